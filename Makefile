@@ -1,0 +1,47 @@
+# Two commands do everything on a fresh machine: `make test` here, `make demo` when the turbo loop lands.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+NATIVE := $(wildcard src/bayesprune/messages/native/*.c src/bayesprune/messages/native/*.h)
+
+.PHONY: help install test lint types imports unit test-slow test-gpu bench format clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(INSTALLED)  ## Create the environment in .venv (done by every other target as well)
+
+$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(NATIVE)
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.11 test")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+test: lint types imports unit  ## Linters, type check, import rules and the default tests
+
+lint: $(INSTALLED)  ## ruff: style and common mistakes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)  ## mypy, strict
+	$(BIN)/mypy
+
+imports: $(INSTALLED)  ## import-linter: imports point one way
+	$(BIN)/lint-imports
+
+unit: $(INSTALLED)  ## The default tests
+	$(BIN)/python -m pytest
+
+test-slow: $(INSTALLED)  ## Tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(INSTALLED)  ## Tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+format: $(INSTALLED)  ## Format and fix what can be fixed by itself
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## Remove the environment and everything built
+	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/bayesprune/messages/native/*.so

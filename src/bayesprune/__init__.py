@@ -1,0 +1,1 @@
+"""Structured Bayesian compression of neural networks with Turbo-VBI."""
