@@ -1,0 +1,22 @@
+"""The lower layers of the prior: which weights share a precision, how precisions are distributed, what weight is meant."""
+
+from bayesprune.priors.effective import PrunableWeight, prunable_weights
+from bayesprune.priors.groups import Groups, PatternCoupled, SharedPrecision
+from bayesprune.priors.mixtures import Gamma, Horseshoe, Laplace, ScaleMixture
+from bayesprune.priors.spike_slab import SpikeSlab, horseshoe, lasso, log_uniform
+
+__all__ = [
+    "Gamma",
+    "Groups",
+    "Horseshoe",
+    "Laplace",
+    "PatternCoupled",
+    "PrunableWeight",
+    "ScaleMixture",
+    "SharedPrecision",
+    "SpikeSlab",
+    "horseshoe",
+    "lasso",
+    "log_uniform",
+    "prunable_weights",
+]

@@ -1,0 +1,144 @@
+"""Which weights share one support and one precision (design: groups).
+
+A group structure turns a weight tensor (out, in, *kernel) into energies on a lattice of groups, on which a support
+model can sit, and carries precisions and decisions back to the single weights.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from bayesprune.layouts import Layout
+
+Kind = Literal["weight", "tile", "kernel", "row", "column", "unit"]
+Shape = torch.Size | tuple[int, ...]
+
+
+class Groups(ABC):
+    """The map from weights to group energies and its way back."""
+
+    @abstractmethod
+    def energy(self, weight: Tensor) -> Tensor:
+        """x = sum w^2 / 2 of every group: (out, in, *kernel) -> (batch, *groups)."""
+
+    @abstractmethod
+    def size(self, shape: Shape, like: Tensor | None = None) -> Tensor:
+        """K, the number of weights in every group of a weight of `shape`: (batch, *groups)."""
+
+    @abstractmethod
+    def weight_precision(self, precision: Tensor, shape: Shape) -> Tensor:
+        """Group precisions (batch, *groups) -> what multiplies w^2 / 2 of each weight in sum_g rho_g x_g."""
+
+    @abstractmethod
+    def to_weights(self, values: Tensor, shape: Shape) -> Tensor:
+        """Values of groups (q(s), masks) -> the same value for each weight of the group, in the weight's shape."""
+
+
+@dataclass(frozen=True)
+class SharedPrecision(Groups):
+    """Disjoint groups that tile the lattice; every weight belongs to one.
+
+    kind: `weight`  each its own group (the paper);
+          `tile`    blocks of `tile` = (height, width) on the last two axes of the layout; smaller at the borders;
+          `kernel`  all taps between one input and one output channel (a single weight in Linear layers);
+          `row`     everything that reads one input unit (the paper's rows);
+          `column`  everything that makes one output unit; `unit` is another name for it.
+    layout: of the lattice, for `weight` and `tile`.
+    """
+
+    kind: Kind = "weight"
+    tile: tuple[int, int] = (4, 4)
+    layout: Layout = field(default_factory=Layout)
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"the kind of a group must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if len(self.tile) != 2 or min(self.tile) < 1:
+            raise ValueError(f"a tile must be (height, width), both at least 1, got {self.tile}; try (4, 4)")
+
+    def _layout_and_block(self, shape: Shape) -> tuple[Layout, tuple[int, ...]]:
+        """The lattice (batch, *axes) of a weight and how many sites a group takes along each axis after the batch."""
+        if self.kind in ("weight", "tile"):
+            axes = self.layout.to_lattice(torch.empty(shape, device="meta")).ndim - 1
+            block = self.tile if self.kind == "tile" else (1, 1)
+            return self.layout, (1,) * (axes - 2) + block[max(0, 2 - axes) :]
+        out, inputs, *kernel = shape
+        whole = {"kernel": (1, 1), "row": (out, 1), "column": (1, inputs), "unit": (1, inputs)}[self.kind]
+        if len(shape) == 2:  # Linear lattices are (in, out)
+            return Layout("lattice"), (whole[1], whole[0])
+        return Layout("lattice"), (*whole, *kernel)
+
+    def energy(self, weight: Tensor) -> Tensor:
+        layout, block = self._layout_and_block(weight.shape)
+        return _block_sum(layout.to_lattice(weight.square() / 2), block)
+
+    def size(self, shape: Shape, like: Tensor | None = None) -> Tensor:
+        layout, block = self._layout_and_block(shape)
+        dtype, device = (like.dtype, like.device) if like is not None else (torch.float32, None)
+        return _block_sum(layout.to_lattice(torch.ones(shape, dtype=dtype, device=device)), block)
+
+    def weight_precision(self, precision: Tensor, shape: Shape) -> Tensor:
+        return self.to_weights(precision, shape)
+
+    def to_weights(self, values: Tensor, shape: Shape) -> Tensor:
+        layout, block = self._layout_and_block(shape)
+        sites = layout.to_lattice(torch.empty(shape, device="meta")).shape
+        for axis, length in enumerate(block, start=1):
+            if length > 1:
+                values = values.repeat_interleave(length, dim=axis).narrow(axis, 0, sites[axis])
+        return layout.to_weight(values, shape)
+
+
+@dataclass(frozen=True)
+class PatternCoupled(Groups):
+    """Overlapping neighbourhoods: every weight has its own support, but hears its neighbours' energy.
+
+    The energy of a site is the weighted mean over itself (weight 1) and the neighbours that touch it, corners
+    included (weight beta).  Its group counts as one weight, so the evidence keeps the scale of a single weight.
+    """
+
+    beta: float = 0.8
+    layout: Layout = field(default_factory=Layout)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta must be in [0, 1], got {self.beta}; try 0.8")
+
+    def energy(self, weight: Tensor) -> Tensor:
+        sites = self.layout.to_lattice(weight.square() / 2)
+        return self._weighted_sum(sites) / self._total_weight(sites)
+
+    def size(self, shape: Shape, like: Tensor | None = None) -> Tensor:
+        dtype, device = (like.dtype, like.device) if like is not None else (torch.float32, None)
+        return self.layout.to_lattice(torch.ones(shape, dtype=dtype, device=device))
+
+    def weight_precision(self, precision: Tensor, shape: Shape) -> Tensor:
+        """The transpose of `energy`: a weight is held by every neighbourhood that it is part of."""
+        return self.layout.to_weight(self._weighted_sum(precision / self._total_weight(precision)), shape)
+
+    def to_weights(self, values: Tensor, shape: Shape) -> Tensor:
+        return self.layout.to_weight(values, shape)
+
+    def _weighted_sum(self, sites: Tensor) -> Tensor:
+        near = sites
+        for axis in range(1, sites.ndim):
+            padded = pad(near, (0, 0) * (sites.ndim - 1 - axis) + (1, 1))
+            near = sum((padded.narrow(axis, k, sites.shape[axis]) for k in range(3)), torch.zeros_like(sites))
+        return sites + self.beta * (near - sites)
+
+    def _total_weight(self, sites: Tensor) -> Tensor:
+        return self._weighted_sum(torch.ones_like(sites[:1]))
+
+
+def _block_sum(sites: Tensor, block: tuple[int, ...]) -> Tensor:
+    """Sum over blocks of an array (batch, *axes); blocks at the far borders may be smaller."""
+    for axis, length in enumerate(block, start=1):
+        if length > 1:
+            missing = -sites.shape[axis] % length
+            padded = pad(sites, (0, 0) * (sites.ndim - 1 - axis) + (0, missing))
+            sites = padded.unflatten(axis, (-1, length)).sum(axis + 1)
+    return sites
