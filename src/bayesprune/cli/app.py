@@ -1,0 +1,46 @@
+"""The command line itself: its groups of commands, `--version`, and errors without a traceback."""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from bayesprune.cli import data
+from bayesprune.data import DataError
+
+app = typer.Typer(
+    help="Make a neural network smaller and faster, and keep what it has learned.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.add_typer(data.app, name="data")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(f"bayesprune {version('bayesprune')}")
+        except PackageNotFoundError:
+            typer.echo("bayesprune, run from its source without being installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a problem with the data is one message on stderr and exit code 1."""
+    try:
+        app()
+    except DataError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(1) from None
