@@ -1,0 +1,75 @@
+"""Groups: energies add up, sizes count, precisions come back as the derivative of the energies."""
+
+import pytest
+import torch
+
+from bayesprune.layouts import Layout
+from bayesprune.priors import Groups, PatternCoupled, SharedPrecision
+
+GROUPS: list[Groups] = [
+    *(SharedPrecision(kind) for kind in ("weight", "kernel", "row", "column", "unit")),
+    *(SharedPrecision("tile", (2, 3), Layout(conv)) for conv in ("kernel", "matrix", "lattice")),
+    SharedPrecision("weight", layout=Layout("lattice")),
+    *(PatternCoupled(0.8, Layout(conv)) for conv in ("kernel", "matrix", "lattice")),
+    PatternCoupled(0.0),
+]
+SHAPES = [(5, 7), (4, 3, 5, 3), (4, 3, 5), (1, 1)]
+
+
+@pytest.mark.parametrize("groups", GROUPS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_weight_precision_is_the_adjoint_of_energy(groups: Groups, shape: tuple[int, ...]) -> None:
+    """d (sum_g rho_g x_g) / d (w^2/2), by autograd."""
+    generator = torch.Generator().manual_seed(0)
+    squares = torch.rand(shape, generator=generator, dtype=torch.float64).requires_grad_()
+    energy = groups.energy((2 * squares).sqrt())
+    precision = torch.rand(energy.shape, generator=generator, dtype=torch.float64)
+    (expected,) = torch.autograd.grad((precision * energy).sum(), squares)
+    torch.testing.assert_close(groups.weight_precision(precision, shape), expected)
+
+
+@pytest.mark.parametrize("groups", GROUPS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sizes_count_all_weights(groups: Groups, shape: tuple[int, ...]) -> None:
+    weight = torch.ones(shape)
+    size = groups.size(shape)
+    assert size.shape == groups.energy(weight).shape
+    assert int(size.sum()) == weight.numel()
+    if isinstance(groups, SharedPrecision):
+        torch.testing.assert_close(groups.energy(weight), size / 2)
+    back = groups.to_weights(torch.arange(size.numel()).reshape(size.shape), shape)
+    assert back.shape == shape
+    torch.testing.assert_close(torch.bincount(back.flatten()).float(), size.flatten())
+
+
+def test_members_of_groups() -> None:
+    linear = torch.arange(12.0).reshape(3, 4)  # 3 outputs, 4 inputs
+    torch.testing.assert_close(SharedPrecision("row").energy(linear).flatten(), linear.square().sum(0) / 2)
+    torch.testing.assert_close(SharedPrecision("column").energy(linear).flatten(), linear.square().sum(1) / 2)
+    torch.testing.assert_close(SharedPrecision("kernel").energy(linear)[0], linear.t().square() / 2)
+    conv = torch.randn(4, 3, 5, 2)
+    torch.testing.assert_close(SharedPrecision("kernel").energy(conv).flatten(), conv.square().sum((2, 3)).flatten() / 2)
+    torch.testing.assert_close(SharedPrecision("unit").energy(conv).flatten(), conv.square().sum((1, 2, 3)) / 2)
+    torch.testing.assert_close(SharedPrecision("row").energy(conv).flatten(), conv.square().sum((0, 2, 3)) / 2)
+    tiles = SharedPrecision("tile", (2, 2)).energy(linear)[0]  # lattice 4 inputs x 3 outputs
+    assert tiles.shape == (2, 2)
+    assert float(tiles[1, 1]) == pytest.approx(float(linear[2, 2:].square().sum() / 2))
+
+
+def test_pattern_coupling_averages_the_neighbourhood() -> None:
+    weight = torch.zeros(5, 5)
+    weight[2, 2] = 2.0
+    energy = PatternCoupled(0.5).energy(weight)[0]
+    assert float(energy[2, 2]) == pytest.approx(2 / 5)  # 1 + 8 * 0.5
+    assert float(energy[1, 1]) == pytest.approx(0.5 * 2 / 5)
+    assert float(energy[0, 0]) == 0
+    torch.testing.assert_close(PatternCoupled(0.3).energy(torch.ones(4, 6)), torch.full((1, 6, 4), 0.5))
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="kind of a group must be one of"):
+        SharedPrecision("block")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a tile must be"):
+        SharedPrecision("tile", (0, 3))
+    with pytest.raises(ValueError, match=r"beta must be in \[0, 1\], got 2"):
+        PatternCoupled(2)

@@ -1,0 +1,126 @@
+"""Scale mixtures against numerical integration over the precision, special functions and textbook penalties."""
+
+import math
+from collections.abc import Callable
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, optimize, special
+
+from bayesprune.priors import Gamma, Horseshoe, Laplace, ScaleMixture, SpikeSlab, horseshoe, lasso, log_uniform
+
+LogPdf = Callable[[float, int], float]
+
+
+def gamma_pdf(a: float, b: float) -> LogPdf:
+    return lambda rho, k: a * math.log(b) - math.lgamma(a) + (a - 1) * math.log(rho) - b * rho
+
+
+def laplace_pdf(strength: float) -> LogPdf:
+    """1/rho ~ Gamma((K+1)/2, strength^2/2), with the Jacobian of 1/rho."""
+    return lambda rho, k: gamma_pdf((k + 1) / 2, strength**2 / 2)(1 / rho, k) - 2 * math.log(rho)
+
+
+def horseshoe_pdf(scale: float) -> LogPdf:
+    """z = 1/sqrt(rho) half-Cauchy, |dz/drho| = rho^(-3/2)/2."""
+    return lambda rho, k: (
+        math.log(2 / (math.pi * scale)) - math.log1p(1 / (rho * scale**2)) - 1.5 * math.log(rho) - math.log(2)
+    )
+
+
+CASES: list[tuple[ScaleMixture, LogPdf]] = [
+    (Gamma(1.0, 1.0), gamma_pdf(1.0, 1.0)),
+    (Gamma(1.0, 1e-3), gamma_pdf(1.0, 1e-3)),
+    (Gamma(2.5, 0.3), gamma_pdf(2.5, 0.3)),
+    (Laplace(1.0), laplace_pdf(1.0)),
+    (Laplace(3.0), laplace_pdf(3.0)),
+    (Horseshoe(1.0), horseshoe_pdf(1.0)),
+    (Horseshoe(0.2), horseshoe_pdf(0.2)),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 60])
+@pytest.mark.parametrize(("mixture", "log_pdf"), CASES, ids=lambda c: str(c) if isinstance(c, ScaleMixture) else "")
+def test_moments_equal_integrals_over_the_precision(mixture: ScaleMixture, log_pdf: LogPdf, size: int) -> None:
+    for energy in (1e-4, 0.05, 1.0, 20.0):
+
+        def log_joint(t: float, x: float = energy) -> float:  # of t = ln rho
+            rho = math.exp(t)
+            return size / 2 * (t - math.log(2 * math.pi)) - x * rho + log_pdf(rho, size) + t
+
+        grid = np.linspace(-40, 40, 8001)
+        values = np.array([log_joint(t) for t in grid])
+        peak = grid[values.argmax()]
+        top = values.max()
+        alive = grid[values > top - 50]
+
+        def integral(f: Callable[[float], float], a: float = alive[0], b: float = alive[-1]) -> float:
+            value, _ = integrate.quad(
+                lambda t: f(t) * math.exp(log_joint(t) - top), a, b, points=[peak], limit=500, epsabs=0
+            )
+            return float(value)
+
+        mass = integral(lambda t: 1.0)
+        x = torch.tensor([energy], dtype=torch.float64)
+        assert float(mixture.log_density(x, size)) == pytest.approx(math.log(mass) + top, abs=1e-7)
+        expected = integral(math.exp) / mass
+        assert float(mixture.expected_precision(x, size)) == pytest.approx(expected, rel=1e-6)
+        assert float(mixture.expected_log_precision(x, size)) == pytest.approx(
+            integral(lambda t: t) / mass, abs=1e-6
+        )
+        mode = optimize.minimize_scalar(
+            lambda t: -(log_joint(t) - t), bounds=(alive[0], alive[-1]), method="bounded", options={"xatol": 1e-9}
+        )
+        found = float(mixture.precision_mode(x, size))
+        if found > math.exp(alive[0]) * 10:  # otherwise the density has its maximum at rho = 0
+            assert found == pytest.approx(math.exp(mode.x), rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 4, 25])
+@pytest.mark.parametrize("mixture", [case[0] for case in CASES], ids=str)
+def test_expected_precision_is_the_slope_of_the_log_density(mixture: ScaleMixture, size: int) -> None:
+    """-l'(x) by autograd, or by differences where the density is a quadrature."""
+    x = torch.logspace(-4, 2, 25, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(mixture.log_density(x, size).sum(), x)
+    torch.testing.assert_close(mixture.expected_precision(x.detach(), size), -slope, rtol=1e-6, atol=0)
+
+
+def test_horseshoe_equals_its_special_functions() -> None:
+    x = np.logspace(-6, 1.5, 30)
+    single = np.log(special.exp1(x)) + x - 1.5 * math.log(math.pi) - 0.5 * math.log(2)
+    got = Horseshoe().log_density(torch.from_numpy(x), 1).numpy()
+    np.testing.assert_allclose(got, single, rtol=0, atol=1e-9)
+    for size in (2, 3, 8, 15):
+        c = (size + 1) / 2
+        integral = np.array([float(mpmath.log(mpmath.gamma(c) * mpmath.hyperu(c, c, v))) for v in x])
+        known = integral - size / 2 * math.log(2 * math.pi) - math.log(math.pi)
+        got = Horseshoe().log_density(torch.from_numpy(x), size).numpy()
+        np.testing.assert_allclose(got, known, rtol=0, atol=1e-9)
+
+
+def test_large_groups_and_zero_weights_stay_finite() -> None:
+    energy = torch.tensor([0.0, 1e-12, 1.0, 1e4])
+    for prior in (SpikeSlab(), lasso(), log_uniform(), horseshoe()):
+        for size in (1.0, 4608.0):
+            for moment in ("log_density", "expected_precision", "expected_log_precision", "precision_mode"):
+                value = getattr(prior.active, moment)(energy, size)
+                assert torch.isfinite(value).all(), (prior, size, moment)
+                assert value.shape == energy.shape
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Gamma(-1.0, 1.0), "shape of a Gamma prior must be at least 0, got -1.0"),
+        (lambda: Gamma(1.0, 0.0), "rate of a Gamma prior must be above 0, got 0.0"),
+        (lambda: Laplace(0.0), "strength of a Laplace prior must be above 0"),
+        (lambda: Horseshoe(float("nan")), "scale of a horseshoe prior"),
+        (lambda: SpikeSlab(Gamma(1, 1e-3), Gamma(1, 1)), "larger mean precision"),
+        (lambda: SpikeSlab(Gamma(1, 1), Gamma(0, 1e-3)), "improper"),
+    ],
+)
+def test_bad_parameters_are_named(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
