@@ -16,7 +16,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = "src/bayesprune/messages/native"
 FLAGS = ["-O3", "-fPIC", "-shared", "-std=c11", "-fno-math-errno", "-fno-trapping-math"]
-FLAGS += ["-fno-signed-zeros", "-ffinite-math-only"]  # every odds is finite and positive; lets maxima vectorise
+FLAGS += [
+    "-fno-signed-zeros",
+    "-ffinite-math-only",
+]  # every odds is finite and positive; lets maxima vectorise
 
 
 def compile_kernel(folder: Path) -> Path | None:

@@ -1,1 +1,35 @@
-"""Structured Bayesian compression of neural networks with Turbo-VBI."""
+"""Structured Bayesian compression of neural networks with Turbo-VBI.
+
+The data flow, from left to right, is the order of the folders:
+data, models, likelihoods -> priors (what a weight may be), supports (which weights live together)
+-> variational (Module A), messages (the engine of Module B).
+"""
+
+from bayesprune import data, models, priors, supports, variational
+from bayesprune.layouts import Layout
+from bayesprune.likelihoods import Classification, GaussianRegression
+from bayesprune.priors import PatternCoupled, SharedPrecision, SpikeSlab, prunable_weights
+from bayesprune.supports import Bernoulli, HiddenMarkov, IsingGrid, MarkovChain, MarkovTree
+from bayesprune.variational import Collapsed, MeanField
+
+__all__ = [
+    "Bernoulli",
+    "Classification",
+    "Collapsed",
+    "GaussianRegression",
+    "HiddenMarkov",
+    "IsingGrid",
+    "Layout",
+    "MarkovChain",
+    "MarkovTree",
+    "MeanField",
+    "PatternCoupled",
+    "SharedPrecision",
+    "SpikeSlab",
+    "data",
+    "models",
+    "priors",
+    "prunable_weights",
+    "supports",
+    "variational",
+]

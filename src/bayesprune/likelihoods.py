@@ -14,9 +14,7 @@ class Likelihood(nn.Module, ABC):
     """The probability of targets given outputs, eq. (7): examples are independent."""
 
     @abstractmethod
-    def negative_log_likelihood(
-        self, output: Tensor, target: Tensor, variance: Tensor | None = None
-    ) -> Tensor:
+    def negative_log_likelihood(self, output: Tensor, target: Tensor, variance: Tensor | None = None) -> Tensor:
         """Return -log p(target | output) in nats, the mean over the n examples: a scalar with gradient.
 
         Multiply by the number of training examples for the data term of the bound.
@@ -41,9 +39,7 @@ class Classification(Likelihood):
             raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}; try 0.1")
         self.label_smoothing = label_smoothing
 
-    def negative_log_likelihood(
-        self, output: Tensor, target: Tensor, variance: Tensor | None = None
-    ) -> Tensor:
+    def negative_log_likelihood(self, output: Tensor, target: Tensor, variance: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy in nats of logits (n, classes) and class indices (n,)."""
         _check_classes(output, target)
         if variance is not None:
@@ -108,9 +104,7 @@ class GaussianRegression(Likelihood):
             initial = torch.full(shape, math.log(self.noise.initial_variance))
             self.log_variance = nn.Parameter(initial)
 
-    def negative_log_likelihood(
-        self, output: Tensor, target: Tensor, variance: Tensor | None = None
-    ) -> Tensor:
+    def negative_log_likelihood(self, output: Tensor, target: Tensor, variance: Tensor | None = None) -> Tensor:
         """Return 1/2 [ln(2 pi variance) + (target - output)^2 / variance], summed over outputs, in the mean.
 
         `output` and `target` are (n,) or (n, outputs); so is `variance`, which only `PerExampleNoise` takes.

@@ -90,17 +90,13 @@ def test_missing_data_is_one_message_and_exit_code_1(call, tmp_path):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    "arguments", [("data", "info", "mnist"), ("data", "fetch"), ("nonsense",), ("data", "x")]
-)
+@pytest.mark.parametrize("arguments", [("data", "info", "mnist"), ("data", "fetch"), ("nonsense",), ("data", "x")])
 def test_wrong_usage_is_exit_code_2(call, arguments):
     assert call(*arguments)[0] == 2
 
 
 def test_unknown_data_set_lists_the_names(call):
-    assert (
-        "'mnist' is not one of digits, fashion-mnist, cifar10, cifar100" in call("data", "info", "mnist")[2]
-    )
+    assert "'mnist' is not one of digits, fashion-mnist, cifar10, cifar100" in call("data", "info", "mnist")[2]
 
 
 def test_fetch_passes_on_its_options(call, monkeypatch, tmp_path):

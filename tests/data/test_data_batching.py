@@ -40,11 +40,7 @@ def test_epochs_differ_and_the_generator_state_brings_them_back():
     assert not torch.equal(second[0][1], third[0][1])
     generator.set_state(state)
     again = list(batches)
-    assert all(
-        torch.equal(a, b)
-        for one, two in zip(second, again, strict=True)
-        for a, b in zip(one, two, strict=True)
-    )
+    assert all(torch.equal(a, b) for one, two in zip(second, again, strict=True) for a, b in zip(one, two, strict=True))
     generator.set_state(state)
     rest = list(batches.epoch(start=4))
     assert len(rest) == 3
@@ -117,13 +113,14 @@ def test_more_bad_options_are_explained():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_batches_on_the_gpu_are_those_of_the_cpu_and_never_wait():
     options = {"augment": FlipAndCrop(2), "drop_last": True}
     on_cpu = Batches(numbered(64), 16, torch.Generator().manual_seed(0), **options)
     on_gpu = Batches(numbered(64, "cuda"), 16, torch.Generator().manual_seed(0), **options)
     expected, epoch = list(on_cpu), on_gpu.epoch()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         batches = list(epoch)
     finally:
         torch.cuda.set_sync_debug_mode("default")

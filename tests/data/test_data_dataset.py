@@ -14,9 +14,7 @@ from bayesprune.data import DataError, DataSet, Split, channel_statistics, load,
 from bayesprune.data.splitting import hold_out
 
 
-@given(
-    st.lists(st.integers(0, 4), min_size=2, max_size=80), st.floats(0, 0.95), st.integers(0, 9), st.booleans()
-)
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=80), st.floats(0, 0.95), st.integers(0, 9), st.booleans())
 def test_hold_out_parts_the_examples_and_keeps_the_shares(labels, fraction, seed, stratify):
     y = torch.tensor(labels)
     stay, go = hold_out(y, fraction, torch.Generator().manual_seed(seed), stratify)
@@ -85,9 +83,7 @@ def test_digits_test_part_is_the_same_for_every_seed_and_disjoint():
     assert torch.equal(first.test.x, second.test.x)
     everything = sorted(image.tobytes() for image in load_digits().images.astype(np.uint8))
     raw = read("digits").raw
-    assert (
-        sorted(image.tobytes() for image in np.concatenate([raw.train.images, raw.test.images])) == everything
-    )
+    assert sorted(image.tobytes() for image in np.concatenate([raw.train.images, raw.test.images])) == everything
     shares = np.bincount(load_digits().target) * 360 / 1797
     assert (np.abs(np.bincount(raw.test.labels) - shares) < 1).all()
     # Published results depend on this split: it must never change.
@@ -107,9 +103,7 @@ def test_statistics_come_from_the_training_part_alone(made_cifar, tmp_path):
     pixels = data.train.x * data.std[:, None, None] + data.mean[:, None, None]
     kept = {image.tobytes() for image in pixels.round().to(torch.uint8).numpy()}
     held = (data.validation.x * data.std[:, None, None] + data.mean[:, None, None]).round().to(torch.uint8)
-    assert kept | {image.tobytes() for image in held.numpy()} == {
-        image.tobytes() for image in raw.train.images
-    }
+    assert kept | {image.tobytes() for image in held.numpy()} == {image.tobytes() for image in raw.train.images}
     stay = np.stack([image for image in raw.train.images if image.tobytes() in kept]).astype(np.float64)
     assert len(stay) == 9
     np.testing.assert_allclose(data.mean, stay.mean((0, 2, 3)), rtol=1e-6)

@@ -32,9 +32,7 @@ def test_fetches_every_file_once(made_idx, server, tmp_path, capsys):
 
 
 def test_keeps_another_gzip_wrapping_and_accepts_one_from_a_mirror(made_idx, server, tmp_path):
-    rewrapped = {
-        name: gzip.compress(gzip.decompress(data), 1, mtime=9) for name, data in made_idx.files.items()
-    }
+    rewrapped = {name: gzip.compress(gzip.decompress(data), 1, mtime=9) for name, data in made_idx.files.items()}
     server.bodies = rewrapped
     (tmp_path / "made-idx").mkdir()
     (tmp_path / "made-idx" / "train-images.gz").write_bytes(rewrapped["train-images.gz"])

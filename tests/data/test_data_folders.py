@@ -33,9 +33,7 @@ def test_first_complete_folder_wins(made_idx, monkeypatch, tmp_path):
     assert locate(made_idx.spec, first).path == second / "made-idx"
 
 
-def test_missing_data_set_lists_every_folder_the_missing_file_and_the_command(
-    made_cifar, monkeypatch, tmp_path
-):
+def test_missing_data_set_lists_every_folder_the_missing_file_and_the_command(made_cifar, monkeypatch, tmp_path):
     partial = made_cifar.write(tmp_path / "partial folder")
     (partial / "made-cifar" / "test.bin").unlink()
     (tmp_path / "file").write_text("")

@@ -44,9 +44,7 @@ def test_known_noise_is_the_normal_distribution(shape):
     assert single.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("shape", "noise_shape"), [((9,), (9,)), ((9, 3), (9,)), ((9, 3), (9, 3)), ((3, 3), (3,))]
-)
+@pytest.mark.parametrize(("shape", "noise_shape"), [((9,), (9,)), ((9, 3), (9,)), ((9, 3), (9, 3)), ((3, 3), (3,))])
 def test_per_example_noise_is_the_normal_distribution(shape, noise_shape):
     output, target = normal(*shape), normal(*shape, seed=1)
     variance = normal(*noise_shape, seed=2).exp()
@@ -85,9 +83,7 @@ def test_learned_noise_ends_at_the_mean_squared_residual(outputs):
 def test_gradients_reach_the_output():
     output = normal(6, 2).requires_grad_()
     likelihood = GaussianRegression(LearnedNoise()).double()
-    assert torch.autograd.gradcheck(
-        lambda o: likelihood.negative_log_likelihood(o, normal(6, 2, seed=1)), output
-    )
+    assert torch.autograd.gradcheck(lambda o: likelihood.negative_log_likelihood(o, normal(6, 2, seed=1)), output)
 
 
 def test_regression_scores():

@@ -34,11 +34,15 @@ def problem(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, l
 
 def run(engine: Engine, shape: tuple[int, ...], dtype: torch.dtype, damping: float, device: str = "cpu") -> list:
     evidence, tables = problem(shape, dtype)
-    result = grid_messages(
-        evidence.to(device), tables, iterations=7, tolerance=0.0, damping=damping, engine=engine
-    )
+    result = grid_messages(evidence.to(device), tables, iterations=7, tolerance=0.0, damping=damping, engine=engine)
     kept = grid_messages(
-        evidence.to(device), tables, iterations=7, tolerance=0.0, damping=damping, engine=engine, keep_messages=True
+        evidence.to(device),
+        tables,
+        iterations=7,
+        tolerance=0.0,
+        damping=damping,
+        engine=engine,
+        keep_messages=True,
     )
     assert result.iterations == kept.iterations == 7
     assert kept.messages is not None
@@ -150,6 +154,7 @@ def test_triton_chains_equal_torch() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:the native message-passing kernel")
 def test_supports_run_on_the_gpu() -> None:
     from bayesprune.supports import HiddenMarkov, IsingGrid, MarkovChain, MarkovTree
 

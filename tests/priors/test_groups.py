@@ -48,7 +48,9 @@ def test_members_of_groups() -> None:
     torch.testing.assert_close(SharedPrecision("column").energy(linear).flatten(), linear.square().sum(1) / 2)
     torch.testing.assert_close(SharedPrecision("kernel").energy(linear)[0], linear.t().square() / 2)
     conv = torch.randn(4, 3, 5, 2)
-    torch.testing.assert_close(SharedPrecision("kernel").energy(conv).flatten(), conv.square().sum((2, 3)).flatten() / 2)
+    torch.testing.assert_close(
+        SharedPrecision("kernel").energy(conv).flatten(), conv.square().sum((2, 3)).flatten() / 2
+    )
     torch.testing.assert_close(SharedPrecision("unit").energy(conv).flatten(), conv.square().sum((1, 2, 3)) / 2)
     torch.testing.assert_close(SharedPrecision("row").energy(conv).flatten(), conv.square().sum((0, 2, 3)) / 2)
     tiles = SharedPrecision("tile", (2, 2)).energy(linear)[0]  # lattice 4 inputs x 3 outputs

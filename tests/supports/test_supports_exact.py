@@ -2,11 +2,11 @@
 
 import itertools
 
-import enumeration
 import numpy as np
 import pytest
 import torch
 
+import enumeration
 from bayesprune.supports import Bernoulli, HiddenMarkov, MarkovChain, MarkovTree, Support
 
 SHAPES = [*itertools.product(range(1, 5), repeat=2), (2, 2, 2, 2)]
@@ -94,7 +94,10 @@ def test_a_tree_with_thousands_of_children_stays_exact() -> None:
         (lambda: HiddenMarkov(0.1, -0.1, 0.1, 0.9), "p10"),
         (lambda: MarkovTree(0.5, 0.1, 0.1, levels=(2, 1)), "levels must be growing"),
         (lambda: MarkovTree(0.5, 0.1, 0.1, levels=(2,)).extrinsic(torch.zeros(2, 2)), "leave no leaves"),
-        (lambda: MarkovChain(0.1, 0.1, axis=2).extrinsic(torch.zeros(2, 2)), "axis 2 is not one of the 2 axes"),
+        (
+            lambda: MarkovChain(0.1, 0.1, axis=2).extrinsic(torch.zeros(2, 2)),
+            "axis 2 is not one of the 2 axes",
+        ),
     ],
 )
 def test_bad_parameters_are_named(make: object, words: str) -> None:

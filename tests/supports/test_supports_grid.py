@@ -2,11 +2,11 @@
 
 import itertools
 
-import enumeration
 import numpy as np
 import pytest
 import torch
 
+import enumeration
 from bayesprune.messages import Table, grid_messages
 from bayesprune.supports import IsingGrid, MarkovChain, PairwiseGrid
 
@@ -149,6 +149,4 @@ def test_impossible_requests_name_the_value_and_the_remedy() -> None:
     with pytest.raises(ValueError, match="has 2 axes"):
         IsingGrid(0.5, (0.1, 0.2)).extrinsic(torch.zeros(5))
     with pytest.raises(ValueError, match="one per axis after the batch"):
-        grid_messages(
-            torch.zeros(1, 2, 2), [Table.from_coupling(0.1)], iterations=1, tolerance=0.0, damping=0.0
-        )
+        grid_messages(torch.zeros(1, 2, 2), [Table.from_coupling(0.1)], iterations=1, tolerance=0.0, damping=0.0)

@@ -106,9 +106,7 @@ def test_an_ensemble_goes_through_at_once(support: Support) -> None:
 def test_one_coupling_per_axis_makes_the_other_dimensions_a_batch() -> None:
     evidence = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(3))
     per_axis = IsingGrid(0.4, (0.2, 0.5))
-    torch.testing.assert_close(
-        per_axis.extrinsic(evidence).logit, per_axis.extrinsic(evidence, batch_dims=1).logit
-    )
+    torch.testing.assert_close(per_axis.extrinsic(evidence).logit, per_axis.extrinsic(evidence, batch_dims=1).logit)
     assert (IsingGrid(0.4, 0.3).extrinsic(evidence).logit - per_axis.extrinsic(evidence).logit).abs().max() > 0.05
     with pytest.raises(ValueError, match="batch_dims must leave at least one dimension"):
         per_axis.extrinsic(evidence, batch_dims=3)

@@ -1,11 +1,20 @@
 """Samples mean what the parameters say, and learning finds the parameters back."""
 
-import enumeration
 import numpy as np
 import pytest
 import torch
 
-from bayesprune.supports import Bernoulli, HiddenMarkov, IsingGrid, MarkovChain, MarkovTree, Support, learn, run_lengths
+import enumeration
+from bayesprune.supports import (
+    Bernoulli,
+    HiddenMarkov,
+    IsingGrid,
+    MarkovChain,
+    MarkovTree,
+    Support,
+    learn,
+    run_lengths,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -34,7 +43,6 @@ def test_run_lengths_of_a_known_pattern() -> None:
     assert np.isnan(run_lengths(torch.ones(2, 2)).gap)
 
 
-
 @pytest.mark.parametrize(
     ("support", "prior"),
     [
@@ -43,9 +51,7 @@ def test_run_lengths_of_a_known_pattern() -> None:
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_pairs_of_neighbours_appear_as_often_as_enumeration_says(
-    support: Support, prior: enumeration.LogPrior
-) -> None:
+def test_pairs_of_neighbours_appear_as_often_as_enumeration_says(support: Support, prior: enumeration.LogPrior) -> None:
     states = enumeration.all_states((2, 3))
     weights = np.exp(prior(states) - enumeration.log_sum(prior(states)))
     g = generator(2)
@@ -128,6 +134,7 @@ def test_the_gradient_of_the_bethe_free_energy_is_its_derivative() -> None:
         difference = (upper.log_evidence(evidence) - lower.log_evidence(evidence)) / (2 * step)
         assert float(values[name].grad) == pytest.approx(difference, rel=1e-5)  # type: ignore[arg-type]
     exact = enumeration.log_evidence(
-        enumeration.grid_prior(np.log(2 / 3), [np.array([[0.1, -0.1], [-0.1, 0.1]])] * 2), evidence[:3, :4].numpy()
+        enumeration.grid_prior(np.log(2 / 3), [np.array([[0.1, -0.1], [-0.1, 0.1]])] * 2),
+        evidence[:3, :4].numpy(),
     )
     assert IsingGrid(0.4, 0.1, **settings).log_evidence(evidence[:3, :4]) == pytest.approx(exact, abs=0.01)

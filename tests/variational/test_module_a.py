@@ -79,14 +79,16 @@ def test_mean_field_updates_are_the_optima_of_the_elbo(prior: SpikeSlab) -> None
     state = updated
     updated = family.update_support(state, prior_logit)
     found = minimised(
-        lambda v: -family.objective(state._replace(active_logit=v), energy, size, prior_logit).sum(), torch.zeros(20)
+        lambda v: -family.objective(state._replace(active_logit=v), energy, size, prior_logit).sum(),
+        torch.zeros(20),
     )
     torch.testing.assert_close(torch.sigmoid(found), torch.sigmoid(updated.active_logit), rtol=0, atol=1e-5)
 
     state = updated
     updated = family.update_variance(state)
     found = minimised(
-        lambda v: -family.objective(state._replace(variance=v.exp()), energy, size, prior_logit).sum(), torch.zeros(20)
+        lambda v: -family.objective(state._replace(variance=v.exp()), energy, size, prior_logit).sum(),
+        torch.zeros(20),
     )
     torch.testing.assert_close(found.exp(), updated.variance, rtol=1e-4, atol=1e-8)
 
@@ -222,7 +224,9 @@ def test_the_complex_convention_is_no_ascent() -> None:
     assert (fall > 0.01).all()
 
 
-@pytest.mark.parametrize("groups", [SharedPrecision("weight"), SharedPrecision("tile", (2, 2)), PatternCoupled(0.8)], ids=str)
+@pytest.mark.parametrize(
+    "groups", [SharedPrecision("weight"), SharedPrecision("tile", (2, 2)), PatternCoupled(0.8)], ids=str
+)
 @pytest.mark.parametrize(
     "support", [MarkovChain(0.1, 0.3), HiddenMarkov(0.1, 0.3, 0.05, 0.9), MarkovTree(0.4, 0.05, 0.3)], ids=str
 )
@@ -321,7 +325,9 @@ def group_horseshoe(weight: Tensor) -> float:
 
         def density(t: float, k: int = k, squares: float = squares) -> float:  # z = e^t
             z = math.exp(t)
-            return math.exp(-k * t - k / 2 * math.log(2 * math.pi) - squares / (2 * z * z)) * 2 / math.pi / (1 + z * z) * z
+            return (
+                math.exp(-k * t - k / 2 * math.log(2 * math.pi) - squares / (2 * z * z)) * 2 / math.pi / (1 + z * z) * z
+            )
 
         total -= math.log(quad(density, -20, 20, limit=500, points=[math.log(math.sqrt(squares / k))])[0])
     return total
@@ -332,7 +338,11 @@ def group_horseshoe(weight: Tensor) -> float:
     [
         (lasso(1.7), SharedPrecision("weight"), lambda w: 1.7 * float(w.abs().sum())),
         (log_uniform(1e-30), SharedPrecision("weight"), lambda w: float(w.abs().log().sum())),
-        (log_uniform(1e-30), SharedPrecision("unit"), lambda w: w.shape[1] * float(w.norm(dim=1).log().sum())),
+        (
+            log_uniform(1e-30),
+            SharedPrecision("unit"),
+            lambda w: w.shape[1] * float(w.norm(dim=1).log().sum()),
+        ),
         (horseshoe(), SharedPrecision("unit"), group_horseshoe),
         (lasso(1.7), SharedPrecision("unit"), lambda w: 1.7 * float(w.norm(dim=1).sum())),
     ],

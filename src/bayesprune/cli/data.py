@@ -37,7 +37,7 @@ def _known(name: str) -> str:
     return name
 
 
-Name = Annotated[str, typer.Argument(callback=_known, show_default=False)]
+Name = Annotated[str, typer.Argument(callback=_known, show_default=False, help="One of " + ", ".join(DATA_SETS) + ".")]
 SearchFirst = Annotated[Path | None, typer.Option(help="Look in this folder first.", show_default=False)]
 PutInto = Annotated[
     Path | None,

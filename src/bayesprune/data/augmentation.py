@@ -55,7 +55,5 @@ class FlipAndCrop:
         rows, columns = rows[:, None, :, None], columns[:, None, None, :]
         outside = (rows < 0) | (rows >= height) | (columns < 0) | (columns >= width)
         channel = torch.arange(channels, device=images.device)[None, :, None, None]
-        picked = images[
-            index[:, None, None, None], channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)
-        ]
+        picked = images[index[:, None, None, None], channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
         return picked.masked_fill_(outside, 0)

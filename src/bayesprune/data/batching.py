@@ -43,9 +43,7 @@ class Batches:
         if self.augment is not None and self.generator is None:
             raise DataError("augment draws random numbers, got generator None; pass a torch.Generator")
         if self.augment is not None and self.split.x.ndim != 4:
-            raise DataError(
-                f"augment needs images (n, c, h, w), got x {tuple(self.split.x.shape)}; leave augment out"
-            )
+            raise DataError(f"augment needs images (n, c, h, w), got x {tuple(self.split.x.shape)}; leave augment out")
 
     def __len__(self) -> int:
         """The number of batches of an epoch."""
@@ -66,9 +64,7 @@ class Batches:
         placement = self.augment.draw(examples, self.generator, device) if self.augment is not None else None
         return self._gather(order, placement, start)
 
-    def _gather(
-        self, order: Tensor, placement: Placement | None, start: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _gather(self, order: Tensor, placement: Placement | None, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         for first in range(start * self.batch_size, len(self) * self.batch_size, self.batch_size):
             stop = first + self.batch_size
             index = order[first:stop]

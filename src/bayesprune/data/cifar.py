@@ -26,9 +26,7 @@ def parse_cifar(content: Content, shape: tuple[int, int, int], label_bytes: int,
     return RawPart(records[:, label_bytes:].reshape(-1, *shape), labels.astype(np.int64))
 
 
-def cifar_file(
-    name: str, records: int, label_bytes: int, shape: tuple[int, int, int] = (3, 32, 32)
-) -> DataFile:
+def cifar_file(name: str, records: int, label_bytes: int, shape: tuple[int, int, int] = (3, 32, 32)) -> DataFile:
     """Describe a file of `records` CIFAR records."""
     return DataFile(name, records * (label_bytes + math.prod(shape)))
 
@@ -45,9 +43,5 @@ class CifarSpec(FileSpec):
         files: tuple[DataFile, ...] = getattr(self, part)
         if not files:
             raise DataError(f"data set {self.name} names no file for its {part} part; add one to its spec")
-        parts = [
-            parse_cifar(contents[file.name], self.shape, self.label_bytes, self.class_count) for file in files
-        ]
-        return RawPart(
-            np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts])
-        )
+        parts = [parse_cifar(contents[file.name], self.shape, self.label_bytes, self.class_count) for file in files]
+        return RawPart(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))

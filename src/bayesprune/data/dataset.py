@@ -133,9 +133,7 @@ def channel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     count = x.numel() / x.shape[1]
     mean = torch.stack([chunk.sum(others, dtype=torch.float64) for chunk in chunks]).sum(0) / count
     centre = mean.reshape(-1, *[1] * (x.ndim - 2))
-    variance = (
-        torch.stack([(chunk.double() - centre).square().sum(others) for chunk in chunks]).sum(0) / count
-    )
+    variance = torch.stack([(chunk.double() - centre).square().sum(others) for chunk in chunks]).sum(0) / count
     return _as_scale(mean, variance)
 
 
@@ -159,11 +157,7 @@ def _part(
     if isinstance(wanted, tuple):
         given = (wanted[0], _as_targets(wanted[1]))
         _check_pair(*given)
-        if (
-            given[0].shape[1:] != x.shape[1:]
-            or given[1].shape[1:] != y.shape[1:]
-            or given[1].dtype != y.dtype
-        ):
+        if given[0].shape[1:] != x.shape[1:] or given[1].shape[1:] != y.shape[1:] or given[1].dtype != y.dtype:
             raise DataError(
                 "all parts must agree in the shape of an example and the kind of target, got "
                 f"x {tuple(x.shape)}, y {tuple(y.shape)} {y.dtype} and x {tuple(given[0].shape)}, "
@@ -185,17 +179,11 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
     """Raise DataError unless `x` and `y` are matching, non-empty and finite."""
     Split(x, y)
     if not len(x):
-        raise DataError(
-            "a part of a data set must hold at least one example, got none; check the tensors given"
-        )
+        raise DataError("a part of a data set must hold at least one example, got none; check the tensors given")
     if x.is_complex() or y.is_complex():
-        raise DataError(
-            f"x and y must be real, got {x.dtype} and {y.dtype}; split them in real and imaginary part"
-        )
+        raise DataError(f"x and y must be real, got {x.dtype} and {y.dtype}; split them in real and imaginary part")
     if not y.is_floating_point() and y.ndim != 1:
-        raise DataError(
-            f"class indices must have shape (n,), got {tuple(y.shape)}; try y.argmax(1) or y.flatten()"
-        )
+        raise DataError(f"class indices must have shape (n,), got {tuple(y.shape)}; try y.argmax(1) or y.flatten()")
     for label, tensor in (("x", x), ("y", y)):
         if tensor.is_floating_point() and (bad := int((~tensor.isfinite()).sum())):
             raise DataError(f"{label} must be finite, got {bad} values that are not; remove or replace them")

@@ -108,8 +108,7 @@ def _download(url: str, path: Path, quiet: bool) -> None:
         downloader(url, str(path), None)
     except (OSError, ValueError) as error:  # requests' exceptions are OSErrors
         raise DataError(
-            f"cannot download {url}: {error}; check the connection and try again, or name a mirror "
-            "with --base-url URL"
+            f"cannot download {url}: {error}; check the connection and try again, or name a mirror with --base-url URL"
         ) from error
     finally:
         if progress is not None:
@@ -166,9 +165,7 @@ def _move(fresh: Path, final: Path) -> None:
 
 def _checked_url(base_url: str) -> str:
     if not base_url.startswith(("http://", "https://")):
-        raise DataError(
-            f"base_url must start with http:// or https://, got {base_url!r}; try https://{base_url}"
-        )
+        raise DataError(f"base_url must start with http:// or https://, got {base_url!r}; try https://{base_url}")
     return base_url if base_url.endswith("/") else base_url + "/"
 
 

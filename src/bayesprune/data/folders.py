@@ -54,9 +54,7 @@ def locate(spec: FileSpec, data_dir: str | os.PathLike[str] | None = None) -> So
             return source
     searched = "\n".join(f"  {folder}: {_what_is_missing(spec, folder)}" for folder in folders)
     command = fetch_command(spec.name, folders[0] if data_dir is not None else None)
-    raise DataError(
-        f"data set {spec.name} was not found.  Searched:\n{searched}\nTo download it run: {command}"
-    )
+    raise DataError(f"data set {spec.name} was not found.  Searched:\n{searched}\nTo download it run: {command}")
 
 
 def missing_files(spec: FileSpec, folder: Path) -> list[str]:

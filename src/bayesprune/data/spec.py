@@ -69,9 +69,7 @@ class FileSpec(ABC):
 
     def parse(self, contents: Mapping[str, Content]) -> RawData:
         """Return the data set held by the `contents` of its files."""
-        return RawData(
-            self.parse_part("train", contents), self.parse_part("test", contents), self._names(contents)
-        )
+        return RawData(self.parse_part("train", contents), self.parse_part("test", contents), self._names(contents))
 
     @abstractmethod
     def parse_part(self, part: Part, contents: Mapping[str, Content]) -> RawPart:

@@ -1,7 +1,7 @@
 """Module B's engine: sum-product message passing on arrays of odds, paper (36) and (37).
 
-Nothing here knows of networks or named priors: the engines take evidence and tables of potentials.  `bayesprune.supports`
-names the priors and calls them.
+Nothing here knows of networks or named priors: the engines take evidence and tables of potentials.
+`bayesprune.supports` names the priors and calls them.
 """
 
 from bayesprune.messages.chain import chain_messages

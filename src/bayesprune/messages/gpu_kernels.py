@@ -3,8 +3,6 @@
 The arithmetic is that of `native/kernel.c`, which explains it.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -16,22 +14,22 @@ BLOCK = 512
 CHAINS_PER_PROGRAM = 64
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _flood_kernel(
-    evidence: Any,
-    old: Any,
-    new: Any,
-    tables: Any,
-    ratio: Any,
-    total: Any,
-    damping: Any,
-    sizes: Any,
-    strides: Any,
+    evidence,
+    old,
+    new,
+    tables,
+    ratio,
+    total,
+    damping,
+    sizes,
+    strides,
     AXES: tl.constexpr,
     DAMPED: tl.constexpr,
     CHECKED: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:
+):
     site = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = site < total
     product = tl.load(evidence + site, mask=inside, other=1.0)
@@ -71,8 +69,8 @@ def _flood_kernel(
         tl.atomic_max(ratio, tl.max(largest, axis=0))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _collect_kernel(messages: Any, result: Any, total: Any, ARRAYS: tl.constexpr, BLOCK: tl.constexpr) -> None:
+@triton.jit
+def _collect_kernel(messages, result, total, ARRAYS: tl.constexpr, BLOCK: tl.constexpr):
     site = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = site < total
     product = tl.load(messages + site, mask=inside, other=1.0)
@@ -81,10 +79,8 @@ def _collect_kernel(messages: Any, result: Any, total: Any, ARRAYS: tl.constexpr
     tl.store(result + site, product, mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _chain_kernel(
-    evidence: Any, result: Any, table: Any, first: Any, length: Any, count: Any, BLOCK: tl.constexpr
-) -> None:
+@triton.jit
+def _chain_kernel(evidence, result, table, first, length, count, BLOCK: tl.constexpr):
     t00, t01, t10, t11 = tl.load(table), tl.load(table + 1), tl.load(table + 2), tl.load(table + 3)
     chain = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = chain < count

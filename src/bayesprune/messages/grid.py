@@ -56,7 +56,9 @@ def grid_messages(
     """
     shape, dtype = evidence_logit.shape, evidence_logit.dtype
     if len(tables) != evidence_logit.ndim - 1:
-        raise ValueError(f"{len(tables)} tables do not fit evidence of shape {tuple(shape)}: one per axis after the batch")
+        raise ValueError(
+            f"{len(tables)} tables do not fit evidence of shape {tuple(shape)}: one per axis after the batch"
+        )
     strength = sum(table.strength for table in tables)
     if strength > ROOM[torch.float64]:
         raise ValueError(

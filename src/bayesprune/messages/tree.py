@@ -8,9 +8,7 @@ from torch import Tensor
 from bayesprune.messages.table import Table, through_table
 
 
-def tree_messages(
-    evidence_logit: Tensor, root_logit: float, tables: Sequence[Table], levels: Sequence[int]
-) -> Tensor:
+def tree_messages(evidence_logit: Tensor, root_logit: float, tables: Sequence[Table], levels: Sequence[int]) -> Tensor:
     """Log-odds that each leaf receives from the rest of its tree, the prior of the root included.
 
     evidence_logit: one leaf per element.  levels: for every level above the leaves, from the root down, how many

@@ -44,15 +44,11 @@ def create(
     if name not in BUILDERS:
         raise ValueError(f"unknown model {name!r}; choose one of {', '.join(MODELS)}")
     if classes < 1:
-        raise ValueError(
-            f"classes must be at least 1, got {classes}; for regression it is the number of outputs"
-        )
+        raise ValueError(f"classes must be at least 1, got {classes}; for regression it is the number of outputs")
     build = BUILDERS[name]
     _, _, *known = inspect.signature(build).parameters
     if unknown := sorted(set(options) - set(known)):
-        raise ValueError(
-            f"{name} has no option {', '.join(unknown)}; its options are: {', '.join(known) or 'none'}"
-        )
+        raise ValueError(f"{name} has no option {', '.join(unknown)}; its options are: {', '.join(known) or 'none'}")
     # Layers fill themselves from the global generator when built; on the meta device there is none.
     with torch.device("meta"):
         network = build(input_shape, classes, **options)

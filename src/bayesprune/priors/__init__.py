@@ -1,4 +1,4 @@
-"""The lower layers of the prior: which weights share a precision, how precisions are distributed, what weight is meant."""
+"""The lower layers of the prior: which weights share a precision, how it is distributed, what weight is meant."""
 
 from bayesprune.priors.effective import PrunableWeight, prunable_weights
 from bayesprune.priors.groups import Groups, PatternCoupled, SharedPrecision

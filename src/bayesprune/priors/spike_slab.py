@@ -1,6 +1,6 @@
 """p(w, rho | s): what the precision of a group is when it is alive and when it is dead (paper (4)-(6))."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,14 +10,14 @@ from bayesprune.priors.mixtures import Gamma, Horseshoe, Laplace, ScaleMixture
 
 @dataclass(frozen=True)
 class SpikeSlab:
-    """Two scale mixtures, chosen by the support: `active` if s = 1 (E[rho] of order 1), `inactive` if s = 0 (E[rho] >> 1).
+    """Two scale mixtures, chosen by the support: `active` if s = 1 (<rho> about 1), `inactive` if s = 0 (<rho> >> 1).
 
     The defaults are the paper's: a = b = abar = 1, bbar = 1e-3.  `inactive=None` leaves one layer, always active: the
     sparse priors of the literature (paper, Remark 1).
     """
 
-    active: ScaleMixture = Gamma(1.0, 1.0)
-    inactive: ScaleMixture | None = Gamma(1.0, 1e-3)
+    active: ScaleMixture = field(default_factory=lambda: Gamma(1.0, 1.0))
+    inactive: ScaleMixture | None = field(default_factory=lambda: Gamma(1.0, 1e-3))
 
     def __post_init__(self) -> None:
         improper = [m for m in (self.active, self.inactive) if isinstance(m, Gamma) and m.shape == 0]
@@ -28,7 +28,7 @@ class SpikeSlab:
             if not spike.shape / spike.rate > slab.shape / slab.rate:
                 raise ValueError(
                     f"dead weights need a larger mean precision than live ones, got {spike.shape / spike.rate:g} for "
-                    f"{spike} against {slab.shape / slab.rate:g} for {slab}; try a smaller rate for the dead, such as 1e-3"
+                    f"{spike} against {slab.shape / slab.rate:g} for {slab}; try a smaller rate for the dead"
                 )
 
     def evidence_logit(self, energy: Tensor, size: Tensor | float) -> Tensor:

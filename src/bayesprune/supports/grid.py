@@ -95,15 +95,18 @@ class PairwiseGrid(Support):
                 continue
             from_lower = (belief - messages[2 * axis + 1]).narrow(dim, 0, edges)  # cavities at both ends of an edge
             from_higher = (belief - messages[2 * axis]).narrow(dim, 1, edges)
-            states = (t00.expand_as(from_lower), t01 + from_higher, t10 + from_lower, t11 + from_lower + from_higher)
+            states = (
+                t00.expand_as(from_lower),
+                t01 + from_higher,
+                t10 + from_lower,
+                t11 + from_lower + from_higher,
+            )
             total = total + torch.logsumexp(torch.stack(states), 0).sum()
             neighbours.narrow(dim, 0, edges).add_(1)
             neighbours.narrow(dim, 1, edges).add_(1)
         return total + ((1 - neighbours) * softplus(belief)).sum()
 
-    def sample(
-        self, shape: tuple[int, ...], generator: torch.Generator | None = None, *, sweeps: int = 200
-    ) -> Tensor:
+    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None = None, *, sweeps: int = 200) -> Tensor:
         """Draw by Gibbs sampling in a checkerboard order; more `sweeps` for couplings near or above criticality."""
         unary, log_tables = self._log_factors(self._values(), len(shape))
         alive = torch.rand((1, *shape), generator=generator) < torch.sigmoid(unary)
@@ -158,7 +161,13 @@ class IsingGrid(PairwiseGrid):
 
     @classmethod
     def from_transitions(
-        cls, p01: PerAxis, p10: PerAxis, *, iterations: int = 200, tolerance: float = 1e-5, damping: float = 0.2
+        cls,
+        p01: PerAxis,
+        p10: PerAxis,
+        *,
+        iterations: int = 200,
+        tolerance: float = 1e-5,
+        damping: float = 0.2,
     ) -> "TransitionGrid":
         """The paper's grid: the product of row and column chains with their transition probabilities."""
         return TransitionGrid(p01, p10, iterations=iterations, tolerance=tolerance, damping=damping)
@@ -214,9 +223,7 @@ class TransitionGrid(PairwiseGrid):
 
     def _log_factors(self, values: Mapping[str, Tensor], axes: int) -> tuple[Tensor, LogTables]:
         transitions = zip(values["p01"].expand(axes), values["p10"].expand(axes), strict=True)
-        tables = [
-            (torch.log1p(-p01), torch.log(p01), torch.log(p10), torch.log1p(-p10)) for p01, p10 in transitions
-        ]
+        tables = [(torch.log1p(-p01), torch.log(p01), torch.log(p10), torch.log1p(-p10)) for p01, p10 in transitions]
         return torch.zeros((), dtype=torch.float64), tables
 
 

@@ -21,7 +21,12 @@ LARGEST_COUPLING = 3.0
 
 
 def learn(
-    support: SupportT, evidence_logit: Tensor, *, batch_dims: int | None = None, steps: int = 40, seed: int = 0
+    support: SupportT,
+    evidence_logit: Tensor,
+    *,
+    batch_dims: int | None = None,
+    steps: int = 40,
+    seed: int = 0,
 ) -> SupportT:
     """Return the support with parameters fitted to evidence (as for `extrinsic`), starting from its own.
 

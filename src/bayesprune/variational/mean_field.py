@@ -40,7 +40,7 @@ class MeanField:
     """The paper's Module A.
 
     convention: `real` is right for real weights (+K/2 and <w^2>/2 in (25), (26)) and never lowers the bound;
-        `complex` is the paper to the letter (+K and <w^2>), which belongs to a complex Gaussian and, mixed with the real
+        `complex` is the paper to the letter (+K and <w^2>), right for a complex Gaussian and, mixed with the real
         KL (33), is no ascent.
     curvature: h = -d^2 ln p(D|w)/dw^2 in sigma^2 = 1/(<rho> + h); 0 is the paper's (35).
     initial_active: q(s=1) before the first update; the fixed point depends on it (docs/bistability.md).
@@ -65,7 +65,8 @@ class MeanField:
     @property
     def _gammas(self) -> tuple[Gamma, Gamma]:
         slab, spike = self.prior.active, self.prior.inactive
-        assert isinstance(slab, Gamma) and isinstance(spike, Gamma)
+        assert isinstance(slab, Gamma)
+        assert isinstance(spike, Gamma)
         return slab, spike
 
     def start(self, energy: Tensor, size: Tensor | float, prior_logit: Tensor) -> MeanFieldPosterior:
@@ -83,9 +84,7 @@ class MeanField:
         state = self.update_support(state, prior_logit)
         return self.update_variance(state)
 
-    def update_precision(
-        self, state: MeanFieldPosterior, energy: Tensor, size: Tensor | float
-    ) -> MeanFieldPosterior:
+    def update_precision(self, state: MeanFieldPosterior, energy: Tensor, size: Tensor | float) -> MeanFieldPosterior:
         """q(rho) = Gamma(a~, b~), paper (24)-(26)."""
         slab, spike = self._gammas
         q = torch.sigmoid(state.active_logit)
@@ -111,9 +110,7 @@ class MeanField:
         mode = (state.shape - 1).clamp_min(0) / state.rate
         return Posterior(state.active_logit, state.expected_precision, state.expected_log_precision, mode)
 
-    def objective(
-        self, state: MeanFieldPosterior, energy: Tensor, size: Tensor | float, prior_logit: Tensor
-    ) -> Tensor:
+    def objective(self, state: MeanFieldPosterior, energy: Tensor, size: Tensor | float, prior_logit: Tensor) -> Tensor:
         """The ELBO of paper (20) without ln p(D|mu), real convention, per group.
 
         The term that paper (32) drops as a constant depends on q(rho) and is kept: without it the sum may fall.
