@@ -38,7 +38,11 @@ def evidence_of(shape: tuple[int, ...], device: str) -> Tensor:
 
 def best_seconds(work: Callable[[], Any], device: str, repeats: int) -> float:
     """Best time of a call, the device idle before and after; two warm-up calls."""
-    wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
     work()
     work()
     times = []
@@ -154,7 +158,7 @@ def main() -> None:
     for shape, iterations in (((40, 84), 10), ((400, 120), 30), ((512, 512), 30), ((3000, 3000), 30)):
         show("grids", time_grid(shape, iterations, device))
     for layout in ("kernel", "matrix", "lattice"):
-        show("vgg11", time_vgg11(layout, 30, device))  # type: ignore[arg-type]
+        show("vgg11", time_vgg11(layout, 30, device))
     output.parent.mkdir(exist_ok=True)
     unfinished = output.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(report, indent=1) + "\n")

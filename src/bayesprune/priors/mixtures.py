@@ -146,7 +146,8 @@ class Horseshoe(ScaleMixture):
         """ln integral, E[rho] and E[ln rho] of rho^((K-1)/2) e^(-x rho) / (1 + rho) at scale 1, in float64."""
         x = (energy.double() / self.scale**2).clamp_min(SMALLEST_ENERGY)
         c = (torch.as_tensor(size, dtype=torch.float64, device=x.device) + 1) / 2
-        x, c = torch.broadcast_tensors(x, c)
+        shape = torch.broadcast_shapes(x.shape, c.shape)
+        x, c = x.expand(shape), c.expand(shape)
 
         def log_density(t: Tensor) -> Tensor:  # of t = ln rho
             return c[..., None] * t - x[..., None] * t.exp() - torch.nn.functional.softplus(t)
@@ -185,7 +186,7 @@ def _radius(energy: Tensor) -> Tensor:
 
 
 def _common_shape(energy: Tensor, size: Tensor | float) -> torch.Size:
-    return torch.broadcast_shapes(energy.shape, size.shape if isinstance(size, Tensor) else ())
+    return torch.Size(torch.broadcast_shapes(energy.shape, size.shape if isinstance(size, Tensor) else ()))
 
 
 def _check_positive(what: str, value: float) -> None:

@@ -223,7 +223,9 @@ class TransitionGrid(PairwiseGrid):
 
     def _log_factors(self, values: Mapping[str, Tensor], axes: int) -> tuple[Tensor, LogTables]:
         transitions = zip(values["p01"].expand(axes), values["p10"].expand(axes), strict=True)
-        tables = [(torch.log1p(-p01), torch.log(p01), torch.log(p10), torch.log1p(-p10)) for p01, p10 in transitions]
+        tables: LogTables = [
+            (torch.log1p(-p01), torch.log(p01), torch.log(p10), torch.log1p(-p10)) for p01, p10 in transitions
+        ]
         return torch.zeros((), dtype=torch.float64), tables
 
 

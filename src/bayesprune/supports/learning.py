@@ -66,10 +66,10 @@ def _maximise(function: Callable[[Values], Tensor], start: Values, support: Supp
     def loss() -> Tensor:
         optimiser.zero_grad()
         value = -function(constrained()) / scale
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    optimiser.step(loss)
     with torch.no_grad():
         found = constrained()
         return found if float(function(found)) >= float(function(start)) else start
