@@ -39,6 +39,9 @@ test-slow: $(INSTALLED)  ## Tests that take minutes
 test-gpu: $(INSTALLED)  ## Tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
+bench: $(INSTALLED)  ## Benchmark of message passing beside its peers (creates .venv-peers)
+	$(BIN)/python -m benchmarks.message_passing
+
 format: $(INSTALLED)  ## Format and fix what can be fixed by itself
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

@@ -52,11 +52,12 @@ def chain_prior(p01: float, p10: float, axis: int = -1) -> LogPrior:
     return log_prior
 
 
-def hidden_prior(p01: float, p10: float, off: float, on: float) -> LogPrior:
-    """A stationary hidden chain along the last axis, summed over all its states."""
+def hidden_prior(p01: float, p10: float, off: float, on: float, axis: int = -1) -> LogPrior:
+    """A stationary hidden chain along an axis of the sites, summed over all its states."""
     emission = np.log([[1 - off, off], [1 - on, on]])
 
     def log_prior(states: np.ndarray) -> np.ndarray:
+        states = np.moveaxis(states, axis % (states.ndim - 1) + 1, -1)
         total = np.zeros(len(states))
         hidden = all_states((states.shape[-1],))
         hidden_log = chain_prior(p01, p10)(hidden)

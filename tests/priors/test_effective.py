@@ -29,7 +29,7 @@ class Residual(nn.Module):
 def trained(model: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm):
             module.running_mean.normal_(generator=generator)
             module.running_var.uniform_(0.3, 3.0, generator=generator)
             nn.init.normal_(module.weight, generator=generator)
@@ -110,3 +110,58 @@ def test_shared_layers_and_statistics_free_batchnorms_are_not_folded() -> None:
     assert prunable_weights(bare)[0].batchnorm is None
     no_affine = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3, affine=False))
     assert prunable_weights(no_affine)[0].scale().shape == (3, 1, 1, 1)
+
+
+class Counting(nn.Module):
+    """A forward with side effects, which tracing must not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("calls", torch.zeros(()))
+        self.last: object = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = self.mean + x.mean()
+        self.calls.add_(1)
+        self.last = x
+        return self.body(x)
+
+
+def test_the_users_network_is_left_alone() -> None:
+    model = Counting()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    weights = prunable_weights(model)
+    assert weights[0].module is model.body[0]
+    assert weights[0].batchnorm is model.body[1]
+    assert model.last is None
+    assert model.training
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_tied_weights_are_listed_once_and_not_folded() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[2].weight = model[0].weight
+    weights = prunable_weights(model)
+    assert [w.name for w in weights] == ["0"]
+    assert weights[0].batchnorm is None
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.compile's own imports
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["DataParallel", "compile"])
+def test_wrapped_networks_fold_like_their_inside(wrap: object) -> None:
+    model = trained(Residual())
+    weights = {w.name.split(".")[-1]: w for w in prunable_weights(wrap(model))}  # type: ignore[operator]
+    assert weights["conv1"].batchnorm is model.bn1
+    assert weights["both"].batchnorm is None
+
+
+def test_other_batchnorms() -> None:
+    sync = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)))
+    assert prunable_weights(sync)[0].batchnorm is sync[1]
+    over_tokens = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(6))  # inputs (n, 6, 8): another dimension is normalised
+    assert prunable_weights(over_tokens)[0].batchnorm is None
+    with pytest.raises(ValueError, match="lazy layer without weights"):
+        prunable_weights(nn.Sequential(nn.LazyLinear(3)))

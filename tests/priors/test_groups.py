@@ -75,3 +75,27 @@ def test_errors() -> None:
         SharedPrecision("tile", (0, 3))
     with pytest.raises(ValueError, match=r"beta must be in \[0, 1\], got 2"):
         PatternCoupled(2)
+
+
+def test_group_lattices_have_the_axes_that_the_documentation_names() -> None:
+    conv, linear = torch.randn(4, 3, 5, 2), torch.randn(4, 3)
+    shapes = {
+        "kernel": ((1, 4, 3), (1, 3, 4)),
+        "row": ((1, 3), (1, 3)),
+        "column": ((1, 4), (1, 4)),
+        "unit": ((1, 4), (1, 4)),
+    }
+    for kind, (of_conv, of_linear) in shapes.items():
+        groups = SharedPrecision(kind)  # type: ignore[arg-type]
+        assert groups.energy(conv).shape == of_conv
+        assert groups.energy(linear).shape == of_linear
+
+
+@pytest.mark.parametrize("groups", [SharedPrecision("weight"), SharedPrecision("unit"), PatternCoupled(0.8)], ids=str)
+def test_half_precision_weights_neither_overflow_nor_vanish(groups: Groups) -> None:
+    weight = torch.tensor([[500.0, 1e-4], [500.0, 1e-4]], dtype=torch.float16)
+    energy = groups.energy(weight)
+    assert energy.dtype == torch.float32
+    assert groups.size(weight.shape, weight).dtype == torch.float32
+    torch.testing.assert_close(energy, groups.energy(weight.float()))
+    assert (energy > 0).all()

@@ -19,6 +19,7 @@ from bayesprune.priors import (
     lasso,
     log_uniform,
 )
+from bayesprune.priors.mixtures import scaled_exponential_integral
 
 LogPdf = Callable[[float, int], float]
 
@@ -123,6 +124,43 @@ def test_horseshoe_equals_its_special_functions() -> None:
         known = integral - size / 2 * math.log(2 * math.pi) - math.log(math.pi)
         got = Horseshoe().log_density(torch.from_numpy(x), size).numpy()
         np.testing.assert_allclose(got, known, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 9, 250, 1000, 4608])
+@pytest.mark.parametrize("ratio", [0.01, 0.5, 2.0, 10.0, 100.0])
+def test_horseshoe_of_large_groups(size: int, ratio: float) -> None:
+    """Around and far above the bend at x = c = (K+1)/2, against Legendre's continued fraction of e^x E_c(x).
+
+    The integral is Gamma(c) x^(1-c) e^x E_c(x), and E[rho] = Gamma(c) x^-c / integral - 1.
+    """
+    with mpmath.workdps(60):
+        c = mpmath.mpf(size + 1) / 2
+        x = c * ratio
+        fraction = mpmath.mpf(0)
+        for k in range(3000, 0, -1):
+            fraction = k * (c + k - 1) / (x + c + 2 * k - fraction)
+        scaled = 1 / (x + c - fraction)
+        expected = 1 / (x * scaled) - 1
+        log_integral = mpmath.loggamma(c) + (1 - c) * mpmath.log(x) + mpmath.log(scaled)
+        log_density = log_integral - mpmath.mpf(size) / 2 * mpmath.log(2 * mpmath.pi) - mpmath.log(mpmath.pi)
+    energy = torch.tensor([float(x)], dtype=torch.float64)
+    assert float(Horseshoe().expected_precision(energy, size)) == pytest.approx(float(expected), rel=1e-8)
+    assert float(Horseshoe().log_density(energy, size)) == pytest.approx(float(log_density), abs=1e-8)
+    narrow = Horseshoe(0.1).expected_precision(energy * 0.01, float(size))
+    assert float(narrow) == pytest.approx(100 * float(expected), rel=1e-8)
+
+
+def test_precisions_stay_positive_at_huge_energies() -> None:
+    energy = torch.logspace(-30, 30, 61, dtype=torch.float64)
+    for mixture in (Gamma(), Laplace(), Horseshoe(1e-3)):
+        assert (mixture.expected_precision(energy, 1.0) > 0).all()
+
+
+def test_scaled_exponential_integral_equals_scipy() -> None:
+    z = torch.logspace(-12, 2.5, 200, dtype=torch.float64)
+    known = special.exp1(z.numpy()) * np.exp(z.numpy())
+    np.testing.assert_allclose(scaled_exponential_integral(z).numpy(), known, rtol=1e-12)
+    assert float(scaled_exponential_integral(torch.tensor([1e8], dtype=torch.float64))) == pytest.approx(1e-8, rel=1e-7)
 
 
 def test_large_groups_and_zero_weights_stay_finite() -> None:

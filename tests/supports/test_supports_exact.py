@@ -21,9 +21,11 @@ def random_case(name: str, rng: np.random.Generator, ndim: int) -> tuple[Support
         axis = int(rng.integers(-ndim, ndim))
         return MarkovChain(p01, p10, axis), enumeration.chain_prior(p01, p10, axis)
     if name == "hidden":
-        return HiddenMarkov(p01, p10, off, on), enumeration.hidden_prior(p01, p10, off, on)
-    levels = (1,) if ndim == 2 else (1, 2)
-    return MarkovTree(off, p01, p10), enumeration.tree_prior(off, p01, p10, levels)
+        axis = int(rng.integers(-ndim, ndim))
+        return HiddenMarkov(p01, p10, off, on, axis), enumeration.hidden_prior(p01, p10, off, on, axis)
+    choices: list[tuple[int, ...]] = [(0,), (1,), (0, 1)] if ndim == 2 else [(1, 2), (0, 2), (0, 1, 3), (2, 3), (3,)]
+    levels = choices[int(rng.integers(len(choices)))]
+    return MarkovTree(off, p01, p10, levels), enumeration.tree_prior(off, p01, p10, levels)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -103,3 +105,10 @@ def test_a_tree_with_thousands_of_children_stays_exact() -> None:
 def test_bad_parameters_are_named(make: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()  # type: ignore[operator]
+
+
+def test_transitions_too_rare_to_compute_are_refused() -> None:
+    with pytest.raises(ValueError, match="too rare to be computed"):
+        MarkovChain(1e-190, 0.3).extrinsic(torch.zeros(3))
+    rare = MarkovChain(0.5, 1e-17).extrinsic(torch.zeros(3, dtype=torch.float64)).logit
+    assert float(rare[0]) == pytest.approx(np.log(0.5 / 1e-17), rel=1e-6)

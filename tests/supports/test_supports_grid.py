@@ -138,10 +138,12 @@ def test_couplings_too_strong_for_float32_are_computed_in_float64(coupling: floa
 def test_impossible_requests_name_the_value_and_the_remedy() -> None:
     with pytest.raises(ValueError, match=r"damping must be in \[0, 1\), got 1.2; try 0.5"):
         IsingGrid(0.5, 0.1, damping=1.2)
-    with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="iterations must be a whole number of at least 1, got 0"):
         IsingGrid(0.5, 0.1, iterations=0)
     with pytest.raises(ValueError, match="coupling must be a number of nats between"):
         IsingGrid(0.5, float("nan"))
+    with pytest.raises(ValueError, match=r"coupling must be a number or a tuple.*got \[0.1, 0.2\]"):
+        IsingGrid(0.5, [0.1, 0.2])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="hard constraint"):
         IsingGrid(0.5, 40.0).extrinsic(torch.zeros(3, 3, 3))
     with pytest.raises(ValueError, match="same number of each"):
@@ -150,3 +152,9 @@ def test_impossible_requests_name_the_value_and_the_remedy() -> None:
         IsingGrid(0.5, (0.1, 0.2)).extrinsic(torch.zeros(5))
     with pytest.raises(ValueError, match="one per axis after the batch"):
         grid_messages(torch.zeros(1, 2, 2), [Table.from_coupling(0.1)], iterations=1, tolerance=0.0, damping=0.0)
+
+
+def test_axes_without_neighbours_do_not_count_as_couplings() -> None:
+    lonely = IsingGrid(0.5, 40.0).extrinsic(torch.zeros(3, 1, 1))
+    assert lonely.converged
+    assert torch.isfinite(lonely.logit).all()

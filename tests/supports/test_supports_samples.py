@@ -1,5 +1,7 @@
 """Samples mean what the parameters say, and learning finds the parameters back."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -61,17 +63,19 @@ def test_pairs_of_neighbours_appear_as_often_as_enumeration_says(support: Suppor
         assert (drawn[:, *left] & drawn[:, *right]).mean() == pytest.approx(expected, abs=0.03)
 
 
-@pytest.mark.parametrize("support", [IsingGrid(0.4, (0.5, 0.2)), IsingGrid.from_transitions(0.3, (0.4, 0.2))], ids=str)
+@pytest.mark.parametrize(
+    "support", [IsingGrid(0.4, (0.5, 0.2), sweeps=12), IsingGrid.from_transitions(0.3, (0.4, 0.2), sweeps=12)], ids=str
+)
 def test_gibbs_samples_of_a_grid_match_enumeration(support: IsingGrid) -> None:
     tables = [np.log(np.array(t).reshape(2, 2)) for t in support.tables]
     states = enumeration.all_states((2, 3))
     prior = enumeration.grid_prior(support.unary_logit, tables)(states)
     weights = np.exp(prior - enumeration.log_sum(prior))
     g = generator(3)
-    drawn = np.stack([support.sample((2, 3), g, sweeps=12).numpy() for _ in range(3000)])
-    np.testing.assert_allclose(drawn.mean(0), np.tensordot(weights, states, 1), atol=0.035)
+    drawn = support.sample((20_000, 2, 3), g).numpy()  # one value per axis, so the first dimension is a batch
+    np.testing.assert_allclose(drawn.mean(0), np.tensordot(weights, states, 1), atol=0.015)
     both = (drawn[:, 0, 0] & drawn[:, 0, 1]).mean()
-    assert both == pytest.approx((weights * states[:, 0, 0] * states[:, 0, 1]).sum(), abs=0.035)
+    assert both == pytest.approx((weights * states[:, 0, 0] * states[:, 0, 1]).sum(), abs=0.015)
 
 
 def test_sampling_is_reproducible() -> None:
@@ -138,3 +142,44 @@ def test_the_gradient_of_the_bethe_free_energy_is_its_derivative() -> None:
         evidence[:3, :4].numpy(),
     )
     assert IsingGrid(0.4, 0.1, **settings).log_evidence(evidence[:3, :4]) == pytest.approx(exact, abs=0.01)
+
+
+@pytest.mark.parametrize("support", [MarkovChain(0.1, 0.3), MarkovTree(0.4, 0.1, 0.3), IsingGrid(0.4, 0.3)], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (3, 0), (1, 4), (2, 1, 3)], ids=str)
+def test_samples_of_odd_shapes(support: Support, shape: tuple[int, ...]) -> None:
+    drawn = support.sample(shape, generator())
+    assert drawn.shape == shape
+    assert drawn.dtype == torch.bool
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        torch.zeros(16, 16),
+        torch.full((40, 40), -1000.0),
+        torch.randn(60, 60, generator=torch.Generator().manual_seed(0)) - 4,
+    ],
+    ids=len,
+)
+def test_learning_from_evidence_that_says_nothing_does_not_run_away(evidence: torch.Tensor) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        learned = learn(IsingGrid(0.4, 0.3), evidence)
+    assert isinstance(learned.coupling, float)
+    assert abs(learned.coupling) < 1.2
+    assert (learned == IsingGrid(0.4, 0.3)) == any("too few of one kind" in str(w.message) for w in said)
+
+
+def test_learning_leaves_a_start_outside_the_borders_and_says_where_it_ends() -> None:
+    with pytest.warns(UserWarning, match="activity of Bernoulli ran to its border"):
+        learned = learn(Bernoulli(1e-6), torch.full((50, 50), 5.0))
+    assert learned.activity > 0.99
+    with pytest.raises(ValueError, match="steps must be at least 1"):
+        learn(Bernoulli(0.2), torch.zeros(3), steps=0)
+
+
+def test_infinite_evidence_has_a_finite_log_evidence() -> None:
+    evidence = torch.zeros(4, 5)
+    evidence[1, 2], evidence[3, 3] = torch.inf, -torch.inf
+    for support in (Bernoulli(0.2), MarkovChain(0.1, 0.3), MarkovTree(0.4, 0.1, 0.3), IsingGrid(0.4, 0.3)):
+        assert np.isfinite(support.log_evidence(evidence))

@@ -29,8 +29,9 @@ PRIORS = [
 
 
 @pytest.fixture(autouse=True)
-def float64() -> object:
+def float64_and_seed() -> object:
     torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
 
@@ -183,7 +184,7 @@ def test_mean_field_elbo_never_decreases(prior: SpikeSlab, curvature: float) -> 
             else:
                 mean = h * target / (h + state.expected_precision)
             after = bound()
-            assert (after - before).min() > -1e-9 * before.abs().max(), block
+            assert ((after - before) > -1e-9 * (1 + before.abs())).all(), block
             before = after
 
 
@@ -207,7 +208,7 @@ def test_collapsed_objective_never_decreases(prior: SpikeSlab) -> None:
             else:
                 state = family.update(state, size * mean**2 / 2, size, prior_logit)
             after = bound()
-            assert (after - before).min() > -1e-9 * before.abs().max(), block
+            assert ((after - before) > -1e-9 * (1 + before.abs())).all(), block
             before = after
 
 
@@ -277,7 +278,7 @@ def test_equations_25_to_29_number_by_number(k: int) -> None:
     mean_rho, mean_log = shape / rate, digamma(shape) - math.log(rate)
     assert float(state.expected_precision) == pytest.approx(mean_rho)
     assert float(state.expected_log_precision) == pytest.approx(mean_log)
-    assert float(family.posterior(state, energy, k).precision_mode) == pytest.approx((shape - 1) / rate)
+    assert float(family.precision_mode(state, energy, k)) == pytest.approx((shape - 1) / rate)
     c1 = pi * b**a / math.gamma(a) * math.exp((a - 1) * mean_log - b * mean_rho)  # (28)
     c2 = (1 - pi) * bbar**abar / math.gamma(abar) * math.exp((abar - 1) * mean_log - bbar * mean_rho)  # (29)
     state = family.update_support(state, torch.tensor([math.log(pi / (1 - pi))]))
@@ -434,12 +435,15 @@ def test_every_family_keeps_the_protocol(family: Collapsed, dtype: torch.dtype) 
         for _ in range(3):
             state = family.update(state, energy, size, prior_logit)
         posterior = family.posterior(state, energy, size)
-        for value in (*posterior, posterior.active, family.objective(state, energy, size, prior_logit)):
+        log_precision = family.expected_log_precision(state, energy, size)
+        mode = family.precision_mode(state, energy, size)
+        objective = family.objective(state, energy, size, prior_logit)
+        for value in (*posterior, posterior.active, log_precision, mode, objective):
             assert value.shape == energy.shape
             assert value.dtype == dtype
             assert torch.isfinite(value).all()
         assert (posterior.expected_precision > 0).all()
-        assert (posterior.expected_log_precision < posterior.expected_precision.log()).all()  # Jensen
+        assert (log_precision < posterior.expected_precision.log()).all()  # Jensen
         assert torch.equal(posterior.alive, posterior.active > 0.5)
 
 
@@ -450,3 +454,12 @@ def test_errors() -> None:
         MeanField(lasso())
     with pytest.raises(ValueError, match="initial_active must be strictly between 0 and 1"):
         MeanField(initial_active=0.0)
+
+
+def test_sparse_priors_are_cheap_on_single_weights() -> None:
+    """A quarter of a million weights: the lasso has closed forms, the horseshoe is integrated in pieces."""
+    energy = torch.rand(1, 512, 512, dtype=torch.float32)
+    posterior = Collapsed(lasso()).posterior(torch.zeros_like(energy), energy, 1.0)
+    torch.testing.assert_close(posterior.expected_precision, 1 / (2 * energy).sqrt())
+    piece = Collapsed(horseshoe()).posterior(energy[:, :40], energy[:, :40], 1.0).expected_precision
+    assert torch.isfinite(piece).all()

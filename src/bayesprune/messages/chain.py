@@ -15,6 +15,11 @@ def chain_messages(evidence_logit: Tensor, table: Table, first_logit: float, axi
 
     evidence_logit: any shape, chains along `axis`.  Exact: the own evidence of a site is not in its output.
     """
+    if table.strength > ROOM[torch.float64]:
+        raise ValueError(
+            f"transitions {table} are too rare to be computed: their messages reach {table.strength:.0f} nats, at most "
+            f"{ROOM[torch.float64]:.0f} can be; try probabilities above 1e-60"
+        )
     if table.strength > ROOM[evidence_logit.dtype]:
         return chain_messages(evidence_logit.double(), table, first_logit, axis).to(evidence_logit.dtype)
     along_first = evidence_logit.movedim(axis, 0)

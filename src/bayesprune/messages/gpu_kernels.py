@@ -31,6 +31,7 @@ def _flood_kernel(
     BLOCK: tl.constexpr,
 ):
     site = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = total.to(tl.int64)  # several message arrays of a large grid pass 2^31
     inside = site < total
     product = tl.load(evidence + site, mask=inside, other=1.0)
     for k in tl.static_range(2 * AXES):

@@ -49,7 +49,7 @@ def grid_messages(
     keep_messages: bool = False,
     engine: Engine | None = None,
 ) -> GridMessages:
-    """Run sum-product, paper (36) and (37), until no log message changes by more than `tolerance`.
+    """Run sum-product, paper (36) and (37), until no log message changes by more than `tolerance` (0: all iterations).
 
     evidence_logit: (batch, *sizes), all factors of one site; tables: one per axis of `sizes`.
     damping: share of the old message kept in the new one, mixed as odds.
@@ -59,7 +59,8 @@ def grid_messages(
         raise ValueError(
             f"{len(tables)} tables do not fit evidence of shape {tuple(shape)}: one per axis after the batch"
         )
-    strength = sum(table.strength for table in tables)
+    coupled = [a for a, table in enumerate(tables) if shape[a + 1] > 1 and not table.is_flat]
+    strength = sum(tables[a].strength for a in coupled)
     if strength > ROOM[torch.float64]:
         raise ValueError(
             f"the couplings add up to messages of {strength:.0f} nats at one site, at most {ROOM[torch.float64]:.0f} "
@@ -67,7 +68,6 @@ def grid_messages(
         )
     if strength > ROOM[dtype]:
         evidence_logit = evidence_logit.double()
-    coupled = [a for a, table in enumerate(tables) if shape[a + 1] > 1 and not table.is_flat]
     if not coupled or evidence_logit.numel() == 0:
         messages = evidence_logit.new_ones((2 * len(tables), *shape)) if keep_messages else None
         return GridMessages(torch.zeros_like(evidence_logit, dtype=dtype), 0, 0.0, True, messages)
@@ -137,7 +137,7 @@ def torch_grids(
             new[2 * axis + 1].narrow(axis + 1, 0, last).copy_(backward.narrow(axis + 1, 1, last))
         if damping > 0:
             new.lerp_(old, damping)
-        checked = done == iterations or done % check_every == 0
+        checked = done == iterations or (tolerance > 0 and done % check_every == 0)
         if checked:
             change = (new / old).log_().abs_().max().item()
         old, new = new, old

@@ -1,15 +1,16 @@
 """The weight that the prior sees: BatchNorm folded in, fan-in normalised (design: effective weights)."""
 
+import copy
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx, nn
 
 Prunable = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class PrunableWeight:
         """The factor, (out, 1, ...) or (1, 1, ...), without gradient: gamma / sqrt(var + eps) * sqrt(fan_in / 2)."""
         weight = self.weight
         fan_in = math.prod(weight.shape[1:])
-        factor = torch.full((1,), math.sqrt(fan_in / 2) if self.normalised else 1.0).to(weight)
+        factor = weight.new_full((1,), math.sqrt(fan_in / 2) if self.normalised else 1.0)
         if self.batchnorm is not None:
             assert self.batchnorm.running_var is not None
             gain = torch.rsqrt(self.batchnorm.running_var + self.batchnorm.eps)
@@ -56,11 +57,17 @@ def prunable_weights(
     rescaling of the weights; it can be switched off for the paper's literal setting.
     """
     after = _batchnorm_after(model) if fold_batchnorm else {}
-    return [
-        PrunableWeight(name, module, after.get(name), normalise_fan_in)
-        for name, module in model.named_modules()
-        if isinstance(module, Prunable)
-    ]
+    found: dict[int, PrunableWeight] = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, Prunable):
+            continue
+        if isinstance(module.weight, nn.UninitializedParameter):
+            raise ValueError(f"{name} is a lazy layer without weights yet; run the network once on an example first")
+        if id(module.weight) in found:  # a tied weight has one prior, and no BatchNorm of its own
+            found[id(module.weight)] = replace(found[id(module.weight)], batchnorm=None)
+        else:
+            found[id(module.weight)] = PrunableWeight(name, module, after.get(name), normalise_fan_in)
+    return list(found.values())
 
 
 class _Leaves(fx.Tracer):
@@ -71,13 +78,19 @@ class _Leaves(fx.Tracer):
 
 
 def _batchnorm_after(model: nn.Module) -> dict[str, BatchNorm]:
-    """Map the name of each Linear or Conv to the BatchNorm that is the only reader of its output."""
+    """Map the name of each Linear or Conv to the BatchNorm that is the only reader of its output.
+
+    A BatchNorm1d behind a Linear is taken to normalise features, as it does on inputs (n, features).
+    """
     modules = dict(model.named_modules())
     if not any(isinstance(module, BatchNorm) for module in modules.values()):
         return {}
+    prefix, inner = _unwrapped(model)
     try:
-        graph = _Leaves().trace(model)
-    except Exception as error:  # the tracer runs the user's forward, which may raise anything
+        # The tracer runs the user's forward with stand-ins for tensors, which may end up in buffers and attributes.
+        twin = copy.deepcopy(inner, {id(p): p for p in inner.parameters()})
+        graph = _Leaves().trace(twin)
+    except Exception as error:  # the user's forward may raise anything
         warnings.warn(
             f"BatchNorm cannot be folded into the weights because {type(model).__name__} cannot be traced "
             f"({type(error).__name__}: {error}); BatchNorms that directly follow their layer inside an nn.Sequential "
@@ -88,20 +101,43 @@ def _batchnorm_after(model: nn.Module) -> dict[str, BatchNorm]:
     calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
     pairs: dict[str, BatchNorm] = {}
     for node in graph.nodes:
-        if node.op != "call_module" or not isinstance(modules[str(node.target)], Prunable) or len(node.users) != 1:
+        layer = modules.get(prefix + str(node.target)) if node.op == "call_module" else None
+        if not isinstance(layer, Prunable) or len(node.users) != 1:
             continue
         reader = next(iter(node.users))
-        follower = modules.get(str(reader.target)) if reader.op == "call_module" else None
+        follower = modules.get(prefix + str(reader.target)) if reader.op == "call_module" else None
         shared = calls.count(str(node.target)) > 1 or calls.count(str(reader.target)) > 1
-        if isinstance(follower, BatchNorm) and follower.track_running_stats and not shared:
-            pairs[str(node.target)] = follower
+        if _foldable(layer, follower) and not shared:
+            assert isinstance(follower, BatchNorm)
+            pairs[prefix + str(node.target)] = follower
     return pairs
+
+
+def _foldable(layer: Prunable, follower: nn.Module | None) -> bool:
+    if not isinstance(follower, BatchNorm):
+        return False
+    return follower.track_running_stats and follower.num_features == layer.weight.shape[0]
+
+
+def _unwrapped(model: nn.Module) -> tuple[str, nn.Module]:
+    """The network inside DataParallel, DistributedDataParallel or torch.compile, and the prefix of its names."""
+    prefix = ""
+    while True:
+        for attribute in ("module", "_orig_mod"):
+            inner = getattr(model, attribute, None)
+            if isinstance(inner, nn.Module) and len(list(model.children())) == 1:
+                prefix, model = f"{prefix}{attribute}.", inner
+                break
+        else:
+            return prefix, model
 
 
 def _neighbours_in_sequentials(model: nn.Module) -> Iterator[tuple[str, BatchNorm]]:
     names = {module: name for name, module in model.named_modules()}
-    for sequential in model.modules():
-        if isinstance(sequential, nn.Sequential):
-            for first, second in zip(sequential, list(sequential)[1:], strict=False):
-                if isinstance(first, Prunable) and isinstance(second, BatchNorm) and second.track_running_stats:
-                    yield names[first], second
+    sequentials = [m for m in model.modules() if isinstance(m, nn.Sequential)]
+    places = [child for sequential in sequentials for child in sequential]
+    for sequential in sequentials:
+        for first, second in zip(sequential, list(sequential)[1:], strict=False):
+            if isinstance(first, Prunable) and places.count(first) == 1 and _foldable(first, second):
+                assert isinstance(second, BatchNorm)
+                yield names[first], second

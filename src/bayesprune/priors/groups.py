@@ -45,9 +45,11 @@ class SharedPrecision(Groups):
     kind: `weight`  each its own group (the paper);
           `tile`    blocks of `tile` = (height, width) on the last two axes of the layout; smaller at the borders;
           `kernel`  all taps between one input and one output channel (a single weight in Linear layers);
-          `row`     everything that reads one input unit (the paper's rows);
+          `row`     everything that reads one input unit (the paper's rows), or in a grouped convolution one position of
+                    every group;
           `column`  everything that makes one output unit; `unit` is another name for it.
-    layout: of the lattice, for `weight` and `tile`.
+    layout: of the lattice, for `weight` and `tile`.  The groups of the other kinds form (1, out, in) for kernels of
+    convolutions, (1, in, out) for those of Linear layers, (1, in) for rows and (1, out) for columns.
     """
 
     kind: Kind = "weight"
@@ -72,14 +74,24 @@ class SharedPrecision(Groups):
             return Layout("lattice"), (whole[1], whole[0])
         return Layout("lattice"), (*whole, *kernel)
 
+    def _axes_left(self, shape: Shape) -> tuple[int, ...]:
+        """Axes of the lattice, after the batch, along which there is more than one group by design."""
+        axes = len(self._layout_and_block(shape)[1])
+        if self.kind in ("weight", "tile"):
+            return tuple(range(axes))
+        linear = len(shape) == 2
+        return {"kernel": (0, 1), "row": (0,) if linear else (1,)}.get(self.kind, (1,) if linear else (0,))
+
+    def _pooled(self, values: Tensor) -> Tensor:
+        layout, block = self._layout_and_block(values.shape)
+        sums = _block_sum(layout.to_lattice(values), block)
+        return sums.reshape(len(sums), *(sums.shape[axis + 1] for axis in self._axes_left(values.shape)))
+
     def energy(self, weight: Tensor) -> Tensor:
-        layout, block = self._layout_and_block(weight.shape)
-        return _block_sum(layout.to_lattice(weight.square() / 2), block)
+        return self._pooled(_single(weight).square() / 2)
 
     def size(self, shape: Shape, like: Tensor | None = None) -> Tensor:
-        layout, block = self._layout_and_block(shape)
-        dtype, device = (like.dtype, like.device) if like is not None else (torch.float32, None)
-        return _block_sum(layout.to_lattice(torch.ones(shape, dtype=dtype, device=device)), block)
+        return self._pooled(_ones(shape, like))
 
     def weight_precision(self, precision: Tensor, shape: Shape) -> Tensor:
         return self.to_weights(precision, shape)
@@ -87,6 +99,9 @@ class SharedPrecision(Groups):
     def to_weights(self, values: Tensor, shape: Shape) -> Tensor:
         layout, block = self._layout_and_block(shape)
         sites = layout.to_lattice(torch.empty(shape, device="meta")).shape
+        left = iter(values.shape[1:])
+        full = [next(left) if axis in self._axes_left(shape) else 1 for axis in range(len(block))]
+        values = values.reshape(len(values), *full)
         for axis, length in enumerate(block, start=1):
             if length > 1:
                 values = values.repeat_interleave(length, dim=axis).narrow(axis, 0, sites[axis])
@@ -109,12 +124,11 @@ class PatternCoupled(Groups):
             raise ValueError(f"beta must be in [0, 1], got {self.beta}; try 0.8")
 
     def energy(self, weight: Tensor) -> Tensor:
-        sites = self.layout.to_lattice(weight.square() / 2)
+        sites = self.layout.to_lattice(_single(weight).square() / 2)
         return self._weighted_sum(sites) / self._total_weight(sites)
 
     def size(self, shape: Shape, like: Tensor | None = None) -> Tensor:
-        dtype, device = (like.dtype, like.device) if like is not None else (torch.float32, None)
-        return self.layout.to_lattice(torch.ones(shape, dtype=dtype, device=device))
+        return self.layout.to_lattice(_ones(shape, like))
 
     def weight_precision(self, precision: Tensor, shape: Shape) -> Tensor:
         """The transpose of `energy`: a weight is held by every neighbourhood that it is part of."""
@@ -142,3 +156,12 @@ def _block_sum(sites: Tensor, block: tuple[int, ...]) -> Tensor:
             padded = pad(sites, (0, 0) * (sites.ndim - 1 - axis) + (0, missing))
             sites = padded.unflatten(axis, (-1, length)).sum(axis + 1)
     return sites
+
+
+def _single(weight: Tensor) -> Tensor:
+    """At least float32: squares of half-precision weights overflow and vanish."""
+    return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
+
+
+def _ones(shape: Shape, like: Tensor | None) -> Tensor:
+    return torch.ones(shape) if like is None else _single(torch.ones(shape, dtype=like.dtype, device=like.device))

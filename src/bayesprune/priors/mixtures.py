@@ -7,7 +7,6 @@ E[rho | w] = -l'(x), because x multiplies rho in the exponent.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 # A precision of 1e12 holds a weight at zero; the singular priors (lasso, horseshoe) would give infinity at w = 0.
 SMALLEST_ENERGY = 1e-24
+EULER = 0.5772156649015329
 
 
 class ScaleMixture(ABC):
@@ -97,16 +97,10 @@ class Laplace(ScaleMixture):
         return (self.strength / _radius(energy)).expand(_common_shape(energy, size))
 
     def expected_log_precision(self, energy: Tensor, size: Tensor | float) -> Tensor:
-        """rho | w is inverse Gaussian with mean strength/|w| and shape strength^2, whatever K."""
+        """rho | w is inverse Gaussian with mean strength/|w| and shape strength^2, whatever K: ln mean - e^z E1(z)."""
         radius = _radius(energy.double())
-        mean = self.strength / radius
-
-        def log_density(t: Tensor) -> Tensor:  # of t = ln rho, centred on ln mean
-            return -t / 2 - self.strength * radius[..., None] * (torch.cosh(t) - 1)
-
-        width = torch.acosh(1 + 60 / (self.strength * radius)) + 1
-        _, mean_t = _integrate(log_density, -width, width)
-        return (mean.log() + mean_t).to(energy.dtype).expand(_common_shape(energy, size))
+        mean_log = torch.log(self.strength / radius) - scaled_exponential_integral(2 * self.strength * radius)
+        return mean_log.to(energy.dtype).expand(_common_shape(energy, size))
 
     def precision_mode(self, energy: Tensor, size: Tensor | float) -> Tensor:
         mean = self.strength / _radius(energy)
@@ -146,38 +140,53 @@ class Horseshoe(ScaleMixture):
         """ln integral, E[rho] and E[ln rho] of rho^((K-1)/2) e^(-x rho) / (1 + rho) at scale 1, in float64."""
         x = (energy.double() / self.scale**2).clamp_min(SMALLEST_ENERGY)
         c = (torch.as_tensor(size, dtype=torch.float64, device=x.device) + 1) / 2
-        shape = torch.broadcast_shapes(x.shape, c.shape)
-        x, c = x.expand(shape), c.expand(shape)
-
-        def log_density(t: Tensor) -> Tensor:  # of t = ln rho
-            return c[..., None] * t - x[..., None] * t.exp() - torch.nn.functional.softplus(t)
-
-        # The integrand rises like e^(c t) up to t = 0, like e^((c-1) t) up to its last bend at ln(c/x), then falls.
-        bend = torch.log(c / x)
-        from_zero = bend.clamp_max(0) - 45 / c
-        from_bend = bend - 45 / (c - 1).clamp_min(1e-3) - 12 / (c - 1).clamp_min(1e-3).sqrt()
-        upper = torch.log((c + 50 + 12 * c.sqrt()) / x)
-        log_integral, mean_t = _integrate(log_density, torch.maximum(from_zero, from_bend), upper)
-        # rho^c/(1+rho) = rho^(c-1) - rho^(c-1)/(1+rho), so E[rho] follows from the integral itself.
-        expected = torch.exp(torch.lgamma(c) - c * x.log() - log_integral) - 1
-        return log_integral, expected, mean_t
+        shape = _common_shape(x, c)
+        pieces = zip(
+            x.expand(shape).flatten().split(GROUPS_AT_ONCE),
+            c.expand(shape).flatten().split(GROUPS_AT_ONCE),
+            strict=True,
+        )
+        moments = [_horseshoe_moments(*piece) for piece in pieces]
+        log_integral, mean, mean_log = (torch.cat(m).reshape(shape) for m in zip(*moments, strict=True))
+        return log_integral, mean, mean_log
 
 
 NODES = 256
+GROUPS_AT_ONCE = 1 << 14  # bounds the memory of a quadrature to 256 nodes of that many groups
 
 
-def _integrate(log_density: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """ln of the integral of e^log_density over [lower, upper] and the mean of t under it.
+def _horseshoe_moments(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The moments above for (groups,) energies and orders c = (K+1)/2, by the trapezoidal rule in t = ln rho.
 
-    The trapezoidal rule converges exponentially for these integrands, which vanish at both ends.
-    log_density maps (*groups, nodes) to (*groups, nodes); lower and upper are (*groups).
+    The rule converges exponentially, because the integrand is smooth and vanishes at both ends: it rises like e^(c t)
+    up to t = 0, like e^((c-1) t) up to its last bend at ln(c/x), then falls.
     """
-    fractions = torch.linspace(0, 1, NODES, dtype=torch.float64, device=lower.device)
-    t = lower[..., None] + (upper - lower)[..., None] * fractions
-    log_weights = log_density(t)
+    bend = torch.log(c / x)
+    from_zero = bend.clamp_max(0) - 45 / c - 12 / c.sqrt()
+    slope = (c - 1).clamp_min(1e-3)
+    from_bend = bend - 45 / slope - 12 / slope.sqrt()
+    lower, upper = torch.maximum(from_zero, from_bend), torch.log((c + 50 + 12 * c.sqrt()) / x)
+    fractions = torch.linspace(0, 1, NODES, dtype=torch.float64, device=x.device)
+    t = lower[:, None] + (upper - lower)[:, None] * fractions
+    log_weights = c[:, None] * t - x[:, None] * t.exp() - torch.nn.functional.softplus(t)
     log_sum = torch.logsumexp(log_weights, -1)
-    mean_t = (torch.exp(log_weights - log_sum[..., None]) * t).sum(-1)
-    return log_sum + torch.log((upper - lower) / (NODES - 1)), mean_t
+    shares = torch.exp(log_weights - log_sum[:, None])
+    log_integral = log_sum + torch.log((upper - lower) / (NODES - 1))
+    return log_integral, (shares * t.exp()).sum(-1), (shares * t).sum(-1)
+
+
+def scaled_exponential_integral(z: Tensor) -> Tensor:
+    """e^z E1(z) for z > 0, float64, any shape: the series below 2, the continued fraction above; exact to 1e-12."""
+    small, large = z.clamp_max(2), z.clamp_min(2)
+    term, series = torch.ones_like(z), torch.zeros_like(z)
+    for k in range(1, 30):
+        term = -term * small / k
+        series = series - term / k
+    below = torch.exp(small) * (series - small.log() - EULER)
+    fraction = torch.zeros_like(z)
+    for k in range(60, 0, -1):
+        fraction = k * k / (large + 2 * k + 1 - fraction)
+    return torch.where(z < 2, below, 1 / (large + 1 - fraction))
 
 
 def _radius(energy: Tensor) -> Tensor:

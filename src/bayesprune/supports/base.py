@@ -38,6 +38,12 @@ class Extrinsic:
 
 
 Kind = Literal["probability", "real"]
+LARGEST_EVIDENCE = 1e4  # nats; infinite evidence would make a log evidence infinite
+
+
+def uniform(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+    """Uniform numbers on the generator's device."""
+    return torch.rand(shape, generator=generator, device=generator.device if generator is not None else None)
 
 
 class Support(ABC):
@@ -62,12 +68,19 @@ class Support(ABC):
 
     def log_evidence(self, evidence_logit: Tensor, *, batch_dims: int | None = None) -> float:
         """ln sum_s p(s) exp(sum_n s_n evidence_n): what empirical Bayes maximises; Bethe's value on loopy grids."""
-        batched, _ = self._batched(checked_evidence(evidence_logit).double(), batch_dims)
-        return float(self._log_evidence(batched, self._values()))
+        return float(self._log_evidence(self._evidence_in_double(evidence_logit, batch_dims), self._values()))
+
+    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
+        """Draw supports of a shape from the prior, bool, on the generator's device, to look at what a setting means."""
+        blank = torch.empty(shape, device="meta")
+        batched, _ = self._batched(blank, None)
+        if blank.numel() == 0:
+            return torch.empty(shape, dtype=torch.bool)
+        return self._sample(tuple(batched.shape), generator).reshape(shape)
 
     @abstractmethod
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
-        """Draw supports of a shape from the prior, bool, to look at what a setting means."""
+    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """Draw (batch, *sites), none of them 0."""
 
     @abstractmethod
     def _extrinsic(self, evidence: Tensor) -> Extrinsic:
@@ -98,6 +111,11 @@ class Support(ABC):
             )
         sites = shape[batch_dims:] if evidence.ndim else (1,)
         return evidence.reshape(math.prod(shape[:batch_dims]), *sites), shape
+
+    def _evidence_in_double(self, evidence_logit: Tensor, batch_dims: int | None) -> Tensor:
+        """Evidence (batch, *sites) for sums over all states: float64 on the CPU, infinite values made large."""
+        evidence = checked_evidence(evidence_logit).double().cpu().clamp(-LARGEST_EVIDENCE, LARGEST_EVIDENCE)
+        return self._batched(evidence, batch_dims)[0]
 
     def _values(self) -> dict[str, Tensor]:
         return {name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in self.learnable}

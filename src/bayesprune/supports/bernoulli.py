@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bayesprune.supports.base import Extrinsic, Kind, Support, checked_probability, logit
+from bayesprune.supports.base import Extrinsic, Kind, Support, checked_probability, logit, uniform
 
 
 @dataclass(frozen=True)
@@ -28,5 +28,5 @@ class Bernoulli(Support):
         field = torch.logit(values["activity"])
         return (softplus(evidence + field) - softplus(field)).sum()
 
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
-        return torch.rand(shape, generator=generator) < self.activity
+    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        return uniform(shape, generator) < self.activity

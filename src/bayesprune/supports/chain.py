@@ -1,5 +1,6 @@
 """Markov chains along one axis (paper (2), (3)), visible or behind noisy emissions; inference is exact."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bayesprune.messages import Table, chain_messages, through_table
-from bayesprune.supports.base import Extrinsic, Kind, Support, checked_probability, logit
+from bayesprune.supports.base import Extrinsic, Kind, Support, checked_probability, uniform
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class MarkovChain(Support):
 
     def _extrinsic(self, evidence: Tensor) -> Extrinsic:
         table = Table.from_transitions(self.p01, self.p10)
-        received = chain_messages(evidence, table, logit(self.activity), self._dimension(evidence))
+        received = chain_messages(evidence, table, math.log(self.p01) - math.log(self.p10), self._dimension(evidence))
         return Extrinsic(received, 1, 0.0, True)
 
     def _log_evidence(self, evidence: Tensor, values: Mapping[str, Tensor]) -> Tensor:
@@ -56,12 +57,14 @@ class MarkovChain(Support):
             predicted = _predict(seen + predicted, p01, p10)
         return total
 
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
-        uniform = torch.rand(shape, generator=generator).movedim(self.axis, 0)
-        alive = [uniform[0] < self.activity]
-        for u in uniform[1:]:
+    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        drawn = uniform(shape, generator)
+        dimension = self._dimension(drawn)
+        first, *others = drawn.unbind(dimension)
+        alive = [first < self.activity]
+        for u in others:
             alive.append(torch.where(alive[-1], u >= self.p10, u < self.p01))
-        return torch.stack(alive).movedim(0, self.axis)
+        return torch.stack(alive, dimension)
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,10 @@ class HiddenMarkov(Support):
         if_on = softplus(evidence + on) - softplus(on)
         return if_off.sum() + self._hidden._log_evidence(if_on - if_off, values)
 
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
-        hidden = self._hidden.sample(shape, generator)
-        uniform = torch.rand(shape, generator=generator)
-        return torch.where(hidden, uniform < self.activity_on, uniform < self.activity_off)
+    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        hidden = self._hidden._sample(shape, generator)
+        drawn = uniform(shape, generator)
+        return torch.where(hidden, drawn < self.activity_on, drawn < self.activity_off)
 
 
 def _predict(belief_logit: Tensor, p01: Tensor, p10: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bayesprune.messages import Table, grid_messages
-from bayesprune.supports.base import Extrinsic, Kind, Support, checked_probability, logit
+from bayesprune.supports.base import Extrinsic, Kind, Support, checked_probability, logit, uniform
 
 PerAxis = float | tuple[float, ...]
 LogTables = list[tuple[Tensor, ...]]  # ln (T00, T01, T10, T11) of each axis
@@ -22,15 +22,19 @@ class PairwiseGrid(Support):
 
     iterations, tolerance, damping: message passing stops when no log message changes by more than `tolerance` nats, or
     after `iterations`; `damping` is the share of the old message kept.  The result says which of the two it was.
+    sweeps: of Gibbs sampling when a sample is drawn.
     """
 
     iterations: int = field(default=200, kw_only=True)
     tolerance: float = field(default=1e-5, kw_only=True)
     damping: float = field(default=0.2, kw_only=True)
+    sweeps: int = field(default=200, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+        for name in ("iterations", "sweeps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
         if not 0 <= self.damping < 1:
             raise ValueError(f"damping must be in [0, 1), got {self.damping}; try 0.5")
         if not self.tolerance >= 0:
@@ -106,11 +110,13 @@ class PairwiseGrid(Support):
             neighbours.narrow(dim, 1, edges).add_(1)
         return total + ((1 - neighbours) * softplus(belief)).sum()
 
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None = None, *, sweeps: int = 200) -> Tensor:
-        """Draw by Gibbs sampling in a checkerboard order; more `sweeps` for couplings near or above criticality."""
-        unary, log_tables = self._log_factors(self._values(), len(shape))
-        alive = torch.rand((1, *shape), generator=generator) < torch.sigmoid(unary)
-        return gibbs(alive, unary, log_tables, sweeps, generator)[0]
+    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """Gibbs sampling in a checkerboard order; `sweeps` should grow near or above the critical coupling."""
+        unary, log_tables = self._log_factors(self._values(), len(shape) - 1)
+        device = generator.device if generator is not None else None
+        log_tables = [tuple(t.to(device) for t in table) for table in log_tables]
+        alive = uniform(shape, generator) < torch.sigmoid(unary.to(device))
+        return gibbs(alive, unary.to(device), log_tables, self.sweeps, generator)
 
 
 def conditional_logits(alive: Tensor, unary: Tensor, log_tables: LogTables) -> Tensor:
@@ -130,12 +136,12 @@ def gibbs(
     alive: Tensor, unary: Tensor, log_tables: LogTables, sweeps: int, generator: torch.Generator | None
 ) -> Tensor:
     """Resample supports (batch, *sites) `sweeps` times, even and odd sites in turn."""
-    odd = torch.zeros(alive.shape[1:], dtype=torch.long)
+    odd = torch.zeros(alive.shape[1:], dtype=torch.long, device=alive.device)
     for axis, size in enumerate(odd.shape):
-        odd = odd + torch.arange(size).reshape(-1, *(1,) * (odd.ndim - axis - 1))
+        odd = odd + torch.arange(size, device=alive.device).reshape(-1, *(1,) * (odd.ndim - axis - 1))
     for half_sweep in range(2 * sweeps):
         probability = torch.sigmoid(conditional_logits(alive, unary, log_tables))
-        drawn = torch.rand(alive.shape, generator=generator) < probability
+        drawn = uniform(tuple(alive.shape), generator) < probability
         alive = torch.where(odd % 2 == half_sweep % 2, drawn, alive)
     return alive
 
@@ -155,6 +161,7 @@ class IsingGrid(PairwiseGrid):
     def __post_init__(self) -> None:
         super().__post_init__()
         checked_probability("activity", self.activity)
+        _check_per_axis("coupling", self.coupling)
         for value in _each(self.coupling):
             if not abs(value) <= 50:
                 raise ValueError(f"coupling must be a number of nats between -50 and 50, got {value}; try 0.5")
@@ -168,9 +175,10 @@ class IsingGrid(PairwiseGrid):
         iterations: int = 200,
         tolerance: float = 1e-5,
         damping: float = 0.2,
+        sweeps: int = 200,
     ) -> "TransitionGrid":
         """The paper's grid: the product of row and column chains with their transition probabilities."""
-        return TransitionGrid(p01, p10, iterations=iterations, tolerance=tolerance, damping=damping)
+        return TransitionGrid(p01, p10, iterations=iterations, tolerance=tolerance, damping=damping, sweeps=sweeps)
 
     @property
     def unary_logit(self) -> float:
@@ -203,6 +211,7 @@ class TransitionGrid(PairwiseGrid):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("p01", "p10"):
+            _check_per_axis(name, getattr(self, name))
             for value in _each(getattr(self, name)):
                 checked_probability(name, value)
         lengths = {len(value) for value in (self.p01, self.p10) if isinstance(value, tuple)}
@@ -227,6 +236,11 @@ class TransitionGrid(PairwiseGrid):
             (torch.log1p(-p01), torch.log(p01), torch.log(p10), torch.log1p(-p10)) for p01, p10 in transitions
         ]
         return torch.zeros((), dtype=torch.float64), tables
+
+
+def _check_per_axis(name: str, value: object) -> None:
+    if not isinstance(value, int | float) and not (isinstance(value, tuple) and value):
+        raise ValueError(f"{name} must be a number or a tuple with one number per axis, got {value!r}")
 
 
 def _each(value: PerAxis, axes: int = 1) -> tuple[float, ...]:

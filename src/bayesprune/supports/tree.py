@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bayesprune.messages import Table, tree_messages
-from bayesprune.supports.base import Extrinsic, Kind, Support, checked_probability, logit
+from bayesprune.supports.base import Extrinsic, Kind, Support, checked_probability, logit, uniform
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class MarkovTree(Support):
     activity: probability that a root (unit) is alive.
     p01 = p(child alive | parent dead), p10 = p(child dead | parent alive), the same on every edge.
     levels: how many leading dimensions index the nodes of each level above the leaves, from the root down.  By default
-        (1,) for (out, in) tensors, unit -> weight, and (1, 2) for convolutions, unit -> kernel -> weight.
+        (1,) for 2-D tensors, unit -> weight, and (1, 2) for convolutions, unit -> kernel -> weight.  On the lattices of
+        `Layout("lattice")` the unit is a convolution's output channel and a Linear layer's input, the paper's row.
     """
 
     activity: float
@@ -68,11 +69,11 @@ class MarkovTree(Support):
         root = torch.logit(values["activity"])
         return total + (softplus(gathered + root) - softplus(root)).sum()
 
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
-        levels = [level - 1 for level in self._levels(torch.empty((1, *(1 for _ in shape))))]
-        alive = torch.rand(shape[: levels[0]], generator=generator) < self.activity
+    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        levels = self._levels(torch.empty(shape, device="meta"))
+        alive = uniform(shape[: levels[0]], generator) < self.activity
         for dimensions in [*levels[1:], len(shape)]:
-            uniform = torch.rand(shape[:dimensions], generator=generator)
+            drawn = uniform(shape[:dimensions], generator)
             parent = alive.reshape(*alive.shape, *(1,) * (dimensions - alive.ndim))
-            alive = torch.where(parent, uniform >= self.p10, uniform < self.p01)
+            alive = torch.where(parent, drawn >= self.p10, drawn < self.p01)
         return alive

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bayesprune.priors import ScaleMixture, SpikeSlab
+from bayesprune.priors import SpikeSlab
 from bayesprune.variational.family import Posterior, support_terms
 
 
@@ -28,21 +28,27 @@ class Collapsed:
         return self.start(energy, size, prior_logit)
 
     def posterior(self, state: Tensor, energy: Tensor, size: Tensor | float) -> Posterior:
-        """q(rho | s) is exact given w; the moments mix over q(s), the mode is that of the more probable s."""
-        slab, spike = self.prior.active, self.prior.inactive
-        if spike is None:
-            return Posterior(state, *(moment(energy, size) for moment in _moments(slab)))
+        """q(rho | s) is exact given w; its mean mixes over q(s)."""
+        return Posterior(state, self._mixed(state, energy, size, "expected_precision"))
+
+    def expected_log_precision(self, state: Tensor, energy: Tensor, size: Tensor | float) -> Tensor:
+        """<ln rho>, mixed over q(s)."""
+        return self._mixed(state, energy, size, "expected_log_precision")
+
+    def precision_mode(self, state: Tensor, energy: Tensor, size: Tensor | float) -> Tensor:
+        """The mode of q(rho | s) for the more probable s."""
+        slab = self.prior.active.precision_mode(energy, size)
+        if self.prior.inactive is None:
+            return slab
+        return torch.where(state > 0, slab, self.prior.inactive.precision_mode(energy, size))
+
+    def _mixed(self, state: Tensor, energy: Tensor, size: Tensor | float, moment: str) -> Tensor:
+        slab: Tensor = getattr(self.prior.active, moment)(energy, size)
+        if self.prior.inactive is None:
+            return slab
         q = torch.sigmoid(state)
-        pairs = zip(_moments(slab), _moments(spike), strict=True)
-        (precision1, precision0), (log1, log0), (mode1, mode0) = (
-            (m1(energy, size), m0(energy, size)) for m1, m0 in pairs
-        )
-        return Posterior(
-            state,
-            q * precision1 + (1 - q) * precision0,
-            q * log1 + (1 - q) * log0,
-            torch.where(state > 0, mode1, mode0),
-        )
+        spike: Tensor = getattr(self.prior.inactive, moment)(energy, size)
+        return q * slab + (1 - q) * spike
 
     def objective(self, state: Tensor, energy: Tensor, size: Tensor | float, prior_logit: Tensor) -> Tensor:
         """<ln p(w | s)> - KL(q(s) || p(s)), per group."""
@@ -52,7 +58,3 @@ class Collapsed:
         spike = self.prior.inactive.log_density(energy, size)
         q = torch.sigmoid(state)
         return q * slab + (1 - q) * spike + support_terms(state, prior_logit)
-
-
-def _moments(mixture: ScaleMixture):  # type: ignore[no-untyped-def]
-    return mixture.expected_precision, mixture.expected_log_precision, mixture.precision_mode

@@ -11,13 +11,10 @@ class Posterior(NamedTuple):
     """What Module A knows about every group; all tensors (batch, *groups).
 
     active_logit: ln q(s=1)/q(s=0).  expected_precision: <rho>, which multiplies w^2 / 2 in the loss.
-    expected_log_precision: <ln rho>.  precision_mode: argmax q(rho), the paper's rho* (Algorithm 1).
     """
 
     active_logit: Tensor
     expected_precision: Tensor
-    expected_log_precision: Tensor
-    precision_mode: Tensor
 
     @property
     def active(self) -> Tensor:
@@ -37,7 +34,7 @@ class Family(Protocol[StateT]):
     """A way to approximate the posterior of (w, rho, s) under independent supports with given prior logits.
 
     energy: sum of squared posterior means / 2 of each group; size: its number of weights; prior_logit: v_{h->s} from
-    Module B as ln pi/(1-pi) (paper (16)); all (batch, *groups).  State is plain data, steps are pure functions.
+    Module B as ln pi/(1-pi) (paper (16)), finite; all (batch, *groups).  State is plain data, steps are pure functions.
     """
 
     def start(self, energy: Tensor, size: Tensor | float, prior_logit: Tensor) -> StateT:
@@ -49,7 +46,15 @@ class Family(Protocol[StateT]):
         ...
 
     def posterior(self, state: StateT, energy: Tensor, size: Tensor | float) -> Posterior:
-        """The moments that the turbo loop, Module B and the user read."""
+        """What the turbo loop and Module B read."""
+        ...
+
+    def expected_log_precision(self, state: StateT, energy: Tensor, size: Tensor | float) -> Tensor:
+        """<ln rho>."""
+        ...
+
+    def precision_mode(self, state: StateT, energy: Tensor, size: Tensor | float) -> Tensor:
+        """argmax q(rho), the paper's rho* (Algorithm 1)."""
         ...
 
     def objective(self, state: StateT, energy: Tensor, size: Tensor | float, prior_logit: Tensor) -> Tensor:

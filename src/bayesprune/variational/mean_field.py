@@ -70,11 +70,11 @@ class MeanField:
         return slab, spike
 
     def start(self, energy: Tensor, size: Tensor | float, prior_logit: Tensor) -> MeanFieldPosterior:
-        """q(s) = initial_active everywhere, q(w) without variance, q(rho) to match."""
+        """q(s) = initial_active everywhere, q(rho) to match point weights, then sigma^2."""
         logit = math.log(self.initial_active / (1 - self.initial_active))
         blank = torch.zeros_like(energy)
         state = MeanFieldPosterior(torch.full_like(energy, logit), blank, blank, blank)
-        return self.update_precision(state, energy, size)
+        return self.update_variance(self.update_precision(state, energy, size))
 
     def update(
         self, state: MeanFieldPosterior, energy: Tensor, size: Tensor | float, prior_logit: Tensor
@@ -107,8 +107,15 @@ class MeanField:
 
     def posterior(self, state: MeanFieldPosterior, energy: Tensor, size: Tensor | float) -> Posterior:
         """Moments of q(rho) and q(s)."""
-        mode = (state.shape - 1).clamp_min(0) / state.rate
-        return Posterior(state.active_logit, state.expected_precision, state.expected_log_precision, mode)
+        return Posterior(state.active_logit, state.expected_precision)
+
+    def expected_log_precision(self, state: MeanFieldPosterior, energy: Tensor, size: Tensor | float) -> Tensor:
+        """<ln rho> = psi(a~) - ln b~."""
+        return state.expected_log_precision
+
+    def precision_mode(self, state: MeanFieldPosterior, energy: Tensor, size: Tensor | float) -> Tensor:
+        """(a~ - 1) / b~."""
+        return (state.shape - 1).clamp_min(0) / state.rate
 
     def objective(self, state: MeanFieldPosterior, energy: Tensor, size: Tensor | float, prior_logit: Tensor) -> Tensor:
         """The ELBO of paper (20) without ln p(D|mu), real convention, per group.

@@ -22,14 +22,16 @@ SITES_PER_THREAD = 16384
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    if not LIBRARY.exists():
+    try:
+        return ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        reason = f"cannot be loaded ({error})" if LIBRARY.exists() else "is not built"
         warnings.warn(
-            "the native message-passing kernel is not built, using the torch version (same result, about ten times "
+            f"the native message-passing kernel {reason}, using the torch version (same result, about ten times "
             "slower on CPU); install a C compiler and reinstall bayesprune to get it",
             stacklevel=5,
         )
         return None
-    return ctypes.CDLL(str(LIBRARY))
 
 
 def is_built() -> bool:
@@ -92,17 +94,18 @@ def grids(
 
     # Small grids go side by side through the vector unit.
     block = BLOCK_BYTES // ((4 * axes + 2) * evidence[0].numel() * evidence.element_size()) // 16 * 16
-    if messages is None and min(block, batch) >= 16:
+    if min(block, batch) >= 16:
         side_by_side = evidence.movedim(0, -1).contiguous()
         received, packed = torch.empty_like(side_by_side), _tables(tables, evidence.dtype)
+        kept = None if messages is None else evidence.new_empty((2 * axes, *side_by_side.shape))
         failed = many(
-            _pointer(side_by_side),
-            _pointer(received),
-            ctypes.c_long(batch),
-            ctypes.c_long(min(block, MOST_SIDE_BY_SIDE)),
+            *(_pointer(side_by_side), _pointer(received), None if kept is None else _pointer(kept)),
+            *(ctypes.c_long(batch), ctypes.c_long(min(block, MOST_SIDE_BY_SIDE))),
             *(axes, _longs(sizes), _pointer(packed), *schedule, *outcome),
         )
         _raise_if_no_memory(failed, evidence)
+        if messages is not None and kept is not None:
+            messages.copy_(kept.movedim(-1, 1))
         return received.movedim(-1, 0), done.value, change.value
 
     # A large grid fills the vector unit by its longest axis, which comes last.
@@ -112,24 +115,24 @@ def grids(
     permuted = evidence.permute(permutation).contiguous()
     received, packed = torch.empty_like(permuted), _tables([tables[axis] for axis in order], evidence.dtype)
     described = (axes, _longs([sizes[axis] for axis in order]), _pointer(packed), *schedule, *outcome)
-    if messages is None and batch >= 2 * threads:
-        sizes_of_batch = (ctypes.c_long(batch), ctypes.c_long(0))
-        failed = many(_pointer(permuted), _pointer(received), *sizes_of_batch, *described)
-        _raise_if_no_memory(failed, evidence)
-        return received.permute(inverse), done.value, change.value
-
+    kept = None if messages is None else evidence.new_empty((batch, 2 * axes, *permuted.shape[1:]))
     most_iterations, largest_change = 0, 0.0
-    for item in range(batch):
-        kept = None if messages is None else torch.empty((2 * axes, *permuted.shape[1:]), dtype=evidence.dtype)
+    if batch >= 2 * threads:  # a grid for each thread, rather than threads that share a grid
         kept_pointer = None if kept is None else _pointer(kept)
-        failed = one(_pointer(permuted[item]), _pointer(received[item]), kept_pointer, *described)
+        counts = (ctypes.c_long(batch), ctypes.c_long(0))
+        failed = many(_pointer(permuted), _pointer(received), kept_pointer, *counts, *described)
         _raise_if_no_memory(failed, evidence)
-        most_iterations, largest_change = max(most_iterations, done.value), max(largest_change, change.value)
-        if messages is not None and kept is not None:
-            for place, axis in enumerate(order):
-                for side in (0, 1):
-                    back = kept[2 * place + side].permute([i - 1 for i in inverse[1:]])
-                    messages[2 * axis + side, item] = back
+        most_iterations, largest_change = done.value, change.value
+    else:
+        for item in range(batch):
+            kept_pointer = None if kept is None else _pointer(kept[item])
+            failed = one(_pointer(permuted[item]), _pointer(received[item]), kept_pointer, *described)
+            _raise_if_no_memory(failed, evidence)
+            most_iterations, largest_change = max(most_iterations, done.value), max(largest_change, change.value)
+    if messages is not None and kept is not None:
+        for place, axis in enumerate(order):
+            for side in (0, 1):
+                messages[2 * axis + side] = kept[:, 2 * place + side].permute(inverse)
     return received.permute(inverse), most_iterations, largest_change
 
 

@@ -137,7 +137,7 @@ int NAME(one_grid)(const REAL *evidence, REAL *result, REAL *messages, int axes,
     int done = 0;
     while (done < iterations) {
         done++;
-        const int check = done == iterations || done % check_every == 0;
+        const int check = done == iterations || (tolerance > 0 && done % check_every == 0);
         REAL largest = 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int t = 0; t < threads; t++)
@@ -165,10 +165,11 @@ int NAME(one_grid)(const REAL *evidence, REAL *result, REAL *messages, int axes,
     return 0;
 }
 
-/* Many independent grids, each thread working on its own until their messages have settled.
+/* Many independent grids, each thread working on its own until their messages have settled.  `messages` may be null, else
+ * (2*axes, sites, batch) or (batch, 2*axes, sites).
  * block > 0: small grids laid out as (sites, batch), `block` of them side by side in the vector unit and the cache.
  * block = 0: grids laid out one after the other, (batch, sites). */
-int NAME(many_grids)(const REAL *evidence, REAL *result, long batch, long block, int axes, const long *sizes,
+int NAME(many_grids)(const REAL *evidence, REAL *result, REAL *messages, long batch, long block, int axes, const long *sizes,
                      const REAL *tables, int iterations, int check_every, double tolerance, double damping, int threads,
                      double *change, int *iterations_done) {
     const long together = block ? block : 1, pieces = (batch + together - 1) / together;
@@ -198,13 +199,17 @@ int NAME(many_grids)(const REAL *evidence, REAL *result, long batch, long block,
             while (done < iterations) {
                 done++;
                 NAME(sweep)(&g, e, old, new, (REAL)damping, 0, g.rows, nowhere);
-                const int check = done == iterations || done % check_every == 0;
+                const int check = done == iterations || (tolerance > 0 && done % check_every == 0);
                 if (check) piece_change = log((double)NAME(ratio)(&g, old, new, 0, 2 * axes * g.rows));
                 REAL *swap = old; old = new; new = swap;
                 if (check && piece_change <= tolerance) break;
             }
             if (block) NAME(collect)(&g, old, result + start, batch, 0, g.rows);
             else NAME(collect)(&g, old, result + start * sites, g.width, 0, g.rows);
+            for (long row = 0; messages && row < 2 * axes * g.rows; row++) {
+                REAL *to = block ? messages + row * batch + start : messages + (start * 2 * axes * g.rows + row) * g.width;
+                memcpy(to, old + row * g.pitch, sizeof(REAL) * (size_t)g.width);
+            }
             if (piece_change > largest_change) largest_change = piece_change;
             if (done > most_iterations) most_iterations = done;
         }
