@@ -2,20 +2,23 @@
 
 The data flow, from left to right, is the order of the folders:
 data, models, likelihoods -> priors (what a weight may be), supports (which weights live together)
--> variational (Module A), messages (the engine of Module B).
+-> variational (Module A), messages (the engine of Module B) -> turbo (the loop), with structure and runs beside it.
 """
 
-from bayesprune import data, models, priors, supports, variational
+from bayesprune import data, models, priors, supports, turbo, variational
 from bayesprune.layouts import Layout
 from bayesprune.likelihoods import Classification, GaussianRegression
 from bayesprune.priors import PatternCoupled, SharedPrecision, SpikeSlab, prunable_weights
 from bayesprune.supports import Bernoulli, HiddenMarkov, IsingGrid, MarkovChain, MarkovTree
+from bayesprune.turbo import Compression, Compressor, Settings, compress
 from bayesprune.variational import Collapsed, MeanField
 
 __all__ = [
     "Bernoulli",
     "Classification",
     "Collapsed",
+    "Compression",
+    "Compressor",
     "GaussianRegression",
     "HiddenMarkov",
     "IsingGrid",
@@ -24,12 +27,15 @@ __all__ = [
     "MarkovTree",
     "MeanField",
     "PatternCoupled",
+    "Settings",
     "SharedPrecision",
     "SpikeSlab",
+    "compress",
     "data",
     "models",
     "priors",
     "prunable_weights",
     "supports",
+    "turbo",
     "variational",
 ]

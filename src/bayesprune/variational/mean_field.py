@@ -43,13 +43,14 @@ class MeanField:
         `complex` is the paper to the letter (+K and <w^2>), right for a complex Gaussian and, mixed with the real
         KL (33), is no ascent.
     curvature: h = -d^2 ln p(D|w)/dw^2 in sigma^2 = 1/(<rho> + h); 0 is the paper's (35).
-    initial_active: q(s=1) before the first update; the fixed point depends on it (docs/bistability.md).
+    initial_active: q(s=1) before the first update, None for the prior pi; the fixed point depends on it
+        (docs/bistability.md).
     """
 
     prior: SpikeSlab = field(default_factory=SpikeSlab)
     convention: Literal["real", "complex"] = "real"
     curvature: float = 0.0
-    initial_active: float = 0.5
+    initial_active: float | None = None
 
     def __post_init__(self) -> None:
         if self.convention not in ("real", "complex"):
@@ -59,7 +60,7 @@ class MeanField:
                 f"mean field needs Gamma priors for live and dead weights, which are conjugate, got {self.prior}; "
                 "use the collapsed family for other priors"
             )
-        if not 0 < self.initial_active < 1:
+        if self.initial_active is not None and not 0 < self.initial_active < 1:
             raise ValueError(f"initial_active must be strictly between 0 and 1, got {self.initial_active}; try 0.5")
 
     @property
@@ -70,10 +71,13 @@ class MeanField:
         return slab, spike
 
     def start(self, energy: Tensor, size: Tensor | float, prior_logit: Tensor) -> MeanFieldPosterior:
-        """q(s) = initial_active everywhere, q(rho) to match point weights, then sigma^2."""
-        logit = math.log(self.initial_active / (1 - self.initial_active))
+        """q(s) as `initial_active` says, q(rho) to match point weights, then sigma^2."""
+        active_logit = prior_logit
+        if self.initial_active is not None:
+            logit = math.log(self.initial_active / (1 - self.initial_active))
+            active_logit = torch.full_like(energy, logit)
         blank = torch.zeros_like(energy)
-        state = MeanFieldPosterior(torch.full_like(energy, logit), blank, blank, blank)
+        state = MeanFieldPosterior(active_logit, blank, blank, blank)
         return self.update_variance(self.update_precision(state, energy, size))
 
     def update(

@@ -1,0 +1,23 @@
+"""The turbo loop: Module A and Module B on a network in training, from data to a compressed network."""
+
+from bayesprune.turbo.compressor import Compressor, Size, Update, apply_masks
+from bayesprune.turbo.loop import CollapsedError, Compression, DivergedError, Interrupted, Recorder, compress
+from bayesprune.turbo.recording import FolderRecorder
+from bayesprune.turbo.settings import PRESETS, Settings, SettingsError
+
+__all__ = [
+    "PRESETS",
+    "CollapsedError",
+    "Compression",
+    "Compressor",
+    "DivergedError",
+    "FolderRecorder",
+    "Interrupted",
+    "Recorder",
+    "Settings",
+    "SettingsError",
+    "Size",
+    "Update",
+    "apply_masks",
+    "compress",
+]

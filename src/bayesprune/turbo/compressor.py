@@ -1,0 +1,238 @@
+"""Turbo-VBI for people who keep their own training loop: a pull in every step, an update per epoch, a decision."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.structure import Structure, close, live_units, macs, trace, weights, widths
+from bayesprune.turbo.network_prior import NetworkPrior
+from bayesprune.turbo.settings import Settings
+
+# Under a budget the strengths are in units per training example in which LeNet-5 to VGG-11 lose accuracy near 1.  They
+# begin low, grow by a constant factor an epoch to LAST_FACTOR in a share of the epochs, and fall back when too much
+# accuracy is lost.
+UNIT_PER_EXAMPLE, WEIGHT_PER_EXAMPLE = 0.08, 8e-5
+FIRST_FACTOR, LAST_FACTOR, RETREAT = 0.02, 2.0, 0.8
+UNITS_FIRST = 0.45  # share of the epochs in which only the unit prior grows
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is left of a network under masks.
+
+    nonzero: live weights over all prunable weights.  macs, dense_weights: of the dense remaining structure.
+    """
+
+    live_weights: int
+    weights: int
+    dense_weights: int
+    macs: int
+    macs_dense: int
+    structure: list[int]
+    empty_layers: list[str]
+
+    @property
+    def nonzero_fraction(self) -> float:
+        return self.live_weights / self.weights
+
+    @property
+    def dense_fraction(self) -> float:
+        return self.dense_weights / self.weights
+
+    @property
+    def macs_fraction(self) -> float:
+        return self.macs / self.macs_dense
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an outer iteration found.
+
+    change: mean |change| of the probabilities v_{h->s}.  converged: whether message passing settled in every layer.
+    """
+
+    size: Size
+    change: float
+    converged: bool
+    weight_strength: float
+    unit_strength: float
+
+
+class Compressor:
+    """The prior of a network as an object beside your own training loop.
+
+        compressor = Compressor(model, example, examples=len(train), epochs=40)
+        for epoch in range(40):
+            for x, y in batches:
+                loss = criterion(model(x), y)
+                optimiser.zero_grad(); loss.backward()
+                compressor.add_gradients()        # with Adam; with SGD instead, after the step: compressor.decay(lr)
+                optimiser.step()
+            print(compressor.update())            # Module B, once an epoch
+        masks = compressor.finish()               # decides, closes over dead units, sets dead weights to zero
+
+    example: an input, batch first, to trace the network with.  examples: size of the training set.  epochs: how many
+    times `update` will be called, for the ramps.
+    """
+
+    def __init__(
+        self, model: nn.Module, example: Tensor, *, examples: int, epochs: int, settings: Settings | None = None
+    ) -> None:
+        self.model = model
+        self.settings = settings or Settings()
+        self.structure: Structure = trace(model, example)
+        self.prior = NetworkPrior(model, self.structure, self.settings.prior(), examples, self.settings.seed)
+        self.structure = self.prior.structure
+        self.epochs = epochs
+        self.epoch = 0
+        self._factors = [FIRST_FACTOR, FIRST_FACTOR] if self.settings.has_budget else [1.0, 1.0]
+        self._resting = [False, False]  # a target that is met pulls no more
+        self._steps = 0
+        self.prior.refresh(*self.strengths)
+
+    @property
+    def strengths(self) -> tuple[float, float]:
+        """Strength of the weight prior and of the unit prior in this epoch."""
+        s = self.settings
+        if s.has_budget:
+            weight_strength = WEIGHT_PER_EXAMPLE * self.prior.examples
+            unit_strength = UNIT_PER_EXAMPLE * self.prior.examples
+        else:
+            done = (self.epoch + 1) / max(1, self.epochs)
+            early = s.weight_start * _ramp(done, *s.unit_ramp)
+            weight_strength = max(early, s.weight_strength * _ramp(done, *s.weight_ramp))
+            unit_strength = s.unit_strength * _ramp(done, *s.unit_ramp)
+        pulling = [0.0 if resting else f for f, resting in zip(self._factors, self._resting, strict=True)]
+        return weight_strength * pulling[0], unit_strength * pulling[1]
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._steps % self.settings.refresh_every == 0:
+            self.prior.refresh(*self.strengths)
+
+    def add_gradients(self) -> None:
+        """Add the prior's pull to the gradients, between backward and the optimiser's step."""
+        self.prior.add_gradients()
+        self._count_step()
+
+    def decay(self, learning_rate: float) -> None:
+        """Pull the weights towards zero after the optimiser's step."""
+        self.prior.decay(learning_rate)
+        self._count_step()
+
+    def update(self, accuracy_lost: float | None = None) -> Update:
+        """Finish an outer iteration: Module B, then strengths for the next epoch.
+
+        accuracy_lost: points that the masked network has lost, for `max_accuracy_drop`.
+        """
+        found = self.exchange()
+        self.adjust(found.size, accuracy_lost, self.settings.max_accuracy_drop)
+        return found
+
+    def exchange(self) -> Update:
+        """Module B in every layer, and what its messages leave alive."""
+        change, results = self.prior.pass_messages()
+        return Update(self.size(self.masks()), change, all(r.converged for r in results), *self.strengths)
+
+    def adjust(self, size: Size, accuracy_lost: float | None, tolerated: float | None) -> None:
+        """Go to the next epoch and its strengths."""
+        if self.settings.has_budget:
+            self._follow_budget(size, accuracy_lost, tolerated)
+        self.epoch += 1
+        self.prior.refresh(*self.strengths)
+
+    @property
+    def _growth(self) -> float:
+        """Factor an epoch that takes a strength from its first to its last value while the units grow."""
+        return float((LAST_FACTOR / FIRST_FACTOR) ** (1 / max(1.0, UNITS_FIRST * self.epochs)))
+
+    def _follow_budget(self, size: Size, accuracy_lost: float | None, tolerated: float | None) -> None:
+        """Units first, then weights; a target that is met pulls no more; lost accuracy makes everything weaker."""
+        s = self.settings
+        if tolerated is not None and accuracy_lost is not None and accuracy_lost > tolerated:
+            self._factors = [f * RETREAT for f in self._factors]
+            return
+        units_only = self.epoch < UNITS_FIRST * self.epochs
+        goals = (
+            (0, s.target_nonzero, size.nonzero_fraction, not units_only),
+            (1, s.target_macs, size.macs_fraction, units_only or s.target_macs is not None),
+        )
+        for which, target, reached, may_grow in goals:
+            self._resting[which] = target is not None and reached <= target
+            if not self._resting[which] and may_grow and (target is not None or s.max_accuracy_drop is not None):
+                self._factors[which] *= self._growth
+
+    def meets_targets(self, size: Size) -> bool:
+        """Whether a network of this size is within the targets, where there are any."""
+        s = self.settings
+        macs_met = s.target_macs is None or size.macs_fraction <= s.target_macs
+        nonzero_met = s.target_nonzero is None or size.nonzero_fraction <= s.target_nonzero
+        return macs_met and nonzero_met
+
+    def weaken(self) -> None:
+        """Go to the next epoch with half the strengths, after a layer has lost all its weights."""
+        self._factors = [f / 2 for f in self._factors]
+        self.epoch += 1
+        self.prior.refresh(*self.strengths)
+
+    @torch.no_grad()
+    def masks(self) -> dict[str, Tensor]:
+        """s* closed over dead units, by layer name."""
+        return close(self.structure, self.prior.masks())
+
+    def size(self, masks: Mapping[str, Tensor]) -> Size:
+        """Count what the masks leave."""
+        alive = live_units(self.structure, dict(masks))
+        live = {name: int(mask.sum()) for name, mask in masks.items()}
+        return Size(
+            live_weights=sum(live.values()),
+            weights=sum(mask.numel() for mask in masks.values()),
+            dense_weights=weights(self.structure, alive),
+            macs=macs(self.structure, alive),
+            macs_dense=macs(self.structure),
+            structure=widths(self.structure, alive),
+            empty_layers=[name for name, count in live.items() if count == 0],
+        )
+
+    @torch.no_grad()
+    def finish(self) -> dict[str, Tensor]:
+        """Decide which weights live (Algorithm 1), set the others to zero in the model, return the masks."""
+        masks = self.masks()
+        apply_masks(self.model, masks)
+        return masks
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return {
+            "epoch": self.epoch,
+            "steps": self._steps,
+            "factors": list(self._factors),
+            "resting": list(self._resting),
+            "prior": self.prior.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.epoch, self._steps, self._factors = state["epoch"], state["steps"], list(state["factors"])
+        self._resting = list(state["resting"])
+        self.prior.load(state["prior"])
+
+
+@torch.no_grad()
+def apply_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """Set dead weights to zero."""
+    modules = dict(model.named_modules())
+    for name, mask in masks.items():
+        weight = modules[name].weight
+        assert isinstance(weight, Tensor)
+        weight.mul_(mask)
+
+
+def _ramp(done: float, begin: float, end: float) -> float:
+    """0 before `begin`, 1 after `end`, linear between."""
+    if done >= end:
+        return 1.0
+    return max(0.0, (done - begin) / (end - begin))

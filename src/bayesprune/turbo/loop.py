@@ -1,0 +1,523 @@
+"""warm-up -> repeat { Module A for an epoch; Module B } -> decide -> fine-tune: the whole compression of a network."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.data import Batches, DataSet, FlipAndCrop
+from bayesprune.likelihoods import Classification, Likelihood
+from bayesprune.provenance import hardware, versions
+from bayesprune.turbo.compressor import Compressor, Size, apply_masks
+from bayesprune.turbo.parallel import World
+from bayesprune.turbo.settings import Settings, SettingsError
+from bayesprune.turbo.training import TrainStep, evaluate, masked
+
+PHASES = ("warmup", "prune", "finetune")
+# Points of accuracy beyond the budget that a network may have lost before fine-tuning, which brings some back.
+SLACKS = (2.0, 1.0, 0.5, 0.0)
+EPSILON = 1e-9  # points, against rounding in differences of accuracies
+CONVERGED = 1e-2  # mean change of v_{h->s} in the last outer iteration below which the turbo loop has settled
+
+
+class DivergedError(RuntimeError):
+    """The loss became NaN or infinite."""
+
+
+class CollapsedError(RuntimeError):
+    """A layer has no live weight left."""
+
+
+class Recorder(Protocol):
+    """Where a compression leaves its traces: a run folder, a display, or nothing."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        """The end of an epoch."""
+
+    def step(self, done: int, total: int) -> None:
+        """A training step of `total` in this epoch."""
+
+    def checkpoint(self, state: Callable[[], dict[str, Any]], *, must: bool = False) -> None:
+        """A moment from which the compression can go on; `state()` is everything it needs."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def should_stop(self) -> bool:
+        """Whether the user wants to stop at the next checkpoint."""
+
+
+class Silent:
+    """Record nothing, never stop."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        pass
+
+    def step(self, done: int, total: int) -> None:
+        pass
+
+    def checkpoint(self, state: Callable[[], dict[str, Any]], *, must: bool = False) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def should_stop(self) -> bool:
+        return False
+
+
+class Interrupted(Exception):
+    """The user asked to stop; the last checkpoint holds everything."""
+
+
+@dataclass
+class Compression:
+    """A compressed network.
+
+    network: the model that was given, its dead weights zero.
+    masks, active, expected_precision: the posterior by layer name, s* (bool), q(s=1) and E[rho] of every weight, all in
+    the weight's shape.  history: a row per epoch.  summary: the figures.
+    """
+
+    network: nn.Module
+    masks: dict[str, Tensor]
+    active: dict[str, Tensor]
+    expected_precision: dict[str, Tensor]
+    history: list[dict[str, Any]]
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+class Loop:
+    """The state of a compression between two epochs, and how it goes on."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: DataSet,
+        likelihood: Likelihood,
+        settings: Settings,
+        recorder: Recorder,
+        world: World,
+    ) -> None:
+        if data.validation is None:
+            raise SettingsError(
+                "compression needs a validation split for its decisions; load the data with validation=0.1"
+            )
+        self.model, self.data, self.likelihood = model, data, likelihood
+        if settings.batch_size % world.size:
+            raise SettingsError(
+                f"batch_size {settings.batch_size} must be a multiple of the {world.size} processes that share it"
+            )
+        self.settings, self.recorder, self.world = settings, recorder, world
+        self.validation = data.validation
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self.compressor = Compressor(
+            model,
+            data.train.x[:2],
+            examples=len(data.train),
+            epochs=settings.prune_epochs,
+            settings=settings,
+        )
+        self.epochs = dict(
+            zip(PHASES, (settings.warmup_epochs, settings.prune_epochs, settings.finetune_epochs), strict=True)
+        )
+        self.phase, self.epoch = 0, 0  # epoch within the phase
+        self.history: list[dict[str, Any]] = []
+        self.unpruned: dict[str, float] = {}
+        self.unpruned_weights: dict[str, Tensor] = {}
+        self.masks: dict[str, Tensor] | None = None
+        self.good: dict[str, Tensor] | None = None  # the last network without an empty layer
+        # For each slack, the smallest network seen that had lost no more than the budget and the slack.
+        self.candidates: dict[str, dict[str, Any]] = {}
+        self.on_target: dict[str, Any] | None = None  # the best network that met the targets
+        self.retries = 0
+        self.notes: list[str] = []
+        self.seconds = 0.0
+        self.step = self._new_step()
+
+    # ------------------------------------------------------------------ phases
+
+    def _new_step(self) -> TrainStep:
+        s = self.settings
+        parameters = [p for p in [*self.model.parameters(), *self.likelihood.parameters()] if p.requires_grad]
+        optimiser: torch.optim.Optimizer
+        if s.optimiser == "adam":
+            optimiser = torch.optim.Adam(
+                parameters, s.learning_rate, weight_decay=s.weight_decay, capturable=parameters[0].is_cuda
+            )
+        else:
+            optimiser = torch.optim.SGD(
+                parameters, s.learning_rate, momentum=s.momentum, nesterov=s.momentum > 0, weight_decay=s.weight_decay
+            )
+        phase = PHASES[min(self.phase, len(PHASES) - 1)]  # a finished run is loaded to be summed up
+        return TrainStep(
+            self.model,
+            self.likelihood,
+            optimiser,
+            prior=self.compressor.prior if phase == "prune" else None,
+            decoupled=s.decoupled,
+            masks=self.masks if phase == "finetune" else None,
+            autocast=torch.bfloat16 if s.bfloat16 else None,
+            world=self.world,
+        )
+
+    def _learning_rate(self) -> float:
+        s, phase = self.settings, PHASES[self.phase]
+        done = self.epoch / max(1, self.epochs[phase])
+        if phase == "prune":
+            return s.learning_rate * (s.prune_decay if done >= 0.7 else 1.0)
+        rate = s.learning_rate * (s.finetune_rate if phase == "finetune" else 1.0)
+        return rate * 0.5 * (1 + math.cos(math.pi * done))
+
+    def run(self) -> None:
+        """Go on until the end, from wherever the state stands."""
+        while self.phase < len(PHASES):
+            while self.epoch < self.epochs[PHASES[self.phase]]:
+                self._one_epoch()
+                stop = self.world.any(self.recorder.should_stop())
+                self.recorder.checkpoint(self.state, must=stop)
+                if stop:
+                    raise Interrupted
+            self._end_phase()
+            if self.phase < len(PHASES):
+                self.step = self._new_step()
+        self.recorder.checkpoint(self.state, must=True)
+
+    def _end_phase(self) -> None:
+        phase = PHASES[self.phase]
+        if phase == "warmup":
+            self.unpruned = evaluate(self.model, self.likelihood, self.validation)
+            self.unpruned_weights = copy.deepcopy(self.model.state_dict())
+        elif phase == "prune":
+            self._decide()
+        elif self._over_budget() and self.candidates:
+            self._fall_back()
+            return
+        self.phase, self.epoch = self.phase + 1, 0
+
+    def _one_epoch(self) -> None:
+        started = time.perf_counter()
+        phase = PHASES[self.phase]
+        self.model.train()
+        self.step.set_learning_rate(self._learning_rate())
+        augment = FlipAndCrop() if self.settings.augment else None
+        batches = Batches(
+            self.data.train,
+            min(self.settings.batch_size, len(self.data.train) // self.world.size * self.world.size),
+            self.generator,
+            augment,
+            drop_last=True,
+        )
+        losses = torch.zeros((), device=self.data.train.x.device)
+        for done, (x, y) in enumerate(batches, start=1):
+            losses += self.step(x, y)
+            if phase == "prune":
+                self.compressor._count_step()
+            self.recorder.step(done, len(batches))
+        loss = float(self.world.mean(losses)) / len(batches)
+        trained = [*self.model.state_dict().values(), *self.likelihood.state_dict().values()]
+        if not math.isfinite(loss) or not all(bool(tensor.isfinite().all()) for tensor in trained):
+            what = f"the loss became {loss}" if not math.isfinite(loss) else "a weight became infinite or NaN"
+            raise DivergedError(
+                f"{what} in {phase} epoch {self.epoch + 1}; "
+                f"try a learning rate below {self.settings.learning_rate:g}, or weaker priors"
+            )
+        row: dict[str, Any] = {"phase": phase, "epoch": self.epoch + 1, "epochs": self.epochs[phase], "loss": loss}
+        row.update(self._after_epoch(phase))
+        self.seconds += time.perf_counter() - started
+        row["seconds"] = round(self.seconds, 3)
+        self.epoch += 1
+        self.history.append(row)
+        self.recorder.row(row)
+
+    def _after_epoch(self, phase: str) -> dict[str, Any]:
+        if phase != "prune":
+            row = {f"validation_{k}": v for k, v in evaluate(self.model, self.likelihood, self.validation).items()}
+            if self.masks is not None:
+                row |= _size_row(self.compressor.size(self.masks))
+            return row
+        update = self.compressor.exchange()
+        masks = self.compressor.masks()
+        with masked(self.model, masks):
+            score = evaluate(self.model, self.likelihood, self.validation)
+        self.world.check_equal(
+            [
+                *self.model.state_dict().values(),
+                *self.likelihood.state_dict().values(),
+                *self.compressor.prior.prior_logits,
+            ],
+            f"in prune epoch {self.epoch + 1}",
+        )
+        if update.size.empty_layers:
+            self._recover(update.size.empty_layers)
+        else:
+            if not self._guesses(score):
+                self.good = copy.deepcopy(self.model.state_dict())
+            self._remember(update.size, score, masks)
+            self.compressor.adjust(update.size, self._points_lost(score), self._tolerated())
+        row = {f"validation_{k}": v for k, v in score.items()}
+        row |= _size_row(update.size)
+        row |= {"message_change": update.change, "messages_converged": update.converged}
+        row |= {"weight_strength": update.weight_strength, "unit_strength": update.unit_strength}
+        return row
+
+    # ------------------------------------------------------------------ budget, collapse, decision
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self.recorder.note(text)
+
+    def _points_lost(self, score: Mapping[str, float]) -> float | None:
+        """Points of validation accuracy, for regression of r2, below the unpruned network."""
+        figure = next((name for name in ("accuracy", "r2") if name in score and name in self.unpruned), None)
+        return None if figure is None else 100 * (self.unpruned[figure] - score[figure])
+
+    def _guesses(self, score: Mapping[str, float]) -> bool:
+        """Whether a network knows no more of the validation split than its most frequent class, or its mean."""
+        if "accuracy" not in score:
+            return score.get("r2", 1.0) <= 0
+        return score["accuracy"] <= float(self.validation.y.bincount().max()) / len(self.validation) + EPSILON
+
+    @property
+    def _allowed(self) -> float | None:
+        """The accuracy budget in points, rounded up to whole examples of the validation split; for regression as is."""
+        if self.settings.max_accuracy_drop is None or "accuracy" not in self.unpruned:
+            return self.settings.max_accuracy_drop
+        one = 100 / len(self.validation)
+        return one * math.ceil(self.settings.max_accuracy_drop / one - EPSILON)
+
+    def _tolerated(self) -> float | None:
+        """Points that a network may lose while it is being pruned: budget, slack, and the noise of the measure."""
+        if self._allowed is None:
+            return None
+        accuracy = self.unpruned.get("accuracy", 1.0)
+        noise = 100 * math.sqrt(accuracy * (1 - accuracy) / len(self.validation))
+        return self._allowed + SLACKS[0] + noise
+
+    def _remember(self, size: Size, score: Mapping[str, float], masks: dict[str, Tensor]) -> None:
+        """Keep this network if it is the smallest yet within one of the slacks of the accuracy budget."""
+        has_target = self.settings.target_macs is not None or self.settings.target_nonzero is not None
+        better = self.on_target is None or score["nll"] <= self.on_target["nll"]
+        if has_target and better and self.compressor.meets_targets(size):
+            weights = copy.deepcopy(self.model.state_dict())
+            self.on_target = {"nll": score["nll"], "model": weights, "masks": masks}
+        allowed, lost = self._allowed, self._points_lost(score)
+        if allowed is None or lost is None:
+            return
+        cost = size.macs_fraction + size.nonzero_fraction
+        snapshot: dict[str, Any] | None = None
+        for slack in SLACKS:
+            known = self.candidates.get(str(slack))
+            if lost <= allowed + slack + EPSILON and (known is None or cost <= known["cost"]):
+                if snapshot is None:
+                    weights = copy.deepcopy(self.model.state_dict())
+                    snapshot = {"cost": cost, "model": weights, "masks": masks}
+                self.candidates[str(slack)] = snapshot
+
+    def _recover(self, empty: list[str]) -> None:
+        """A layer has lost all its weights: go back to the last network that had some, with half the strength."""
+        self._note(f"prune epoch {self.epoch + 1}: no live weight left in {', '.join(empty)}; strengths halved")
+        self.model.load_state_dict(self.good if self.good is not None else self.unpruned_weights)
+        self.compressor.weaken()
+        self.compressor.prior.update_states()
+
+    def _decide(self) -> None:
+        masks = self.compressor.masks()
+        size = self.compressor.size(masks)
+        if self.on_target is not None and not self.compressor.meets_targets(size):
+            self.model.load_state_dict(self.on_target["model"])
+            masks = self.on_target["masks"]
+            size = self.compressor.size(masks)
+        if size.empty_layers:
+            raise CollapsedError(
+                f"no live weight is left in {', '.join(size.empty_layers)}, even at reduced strength; "
+                f"try a smaller weight_strength than {self.settings.weight_strength:g} or unit_strength than "
+                f"{self.settings.unit_strength:g}"
+            )
+        self.masks = masks
+        apply_masks(self.model, masks)
+
+    def _over_budget(self) -> bool:
+        allowed = self._allowed
+        lost = self._points_lost(evaluate(self.model, self.likelihood, self.validation))
+        return allowed is not None and lost is not None and lost > allowed + EPSILON
+
+    def _fall_back(self) -> None:
+        """Fine-tuning did not bring the accuracy back: try the smallest of the larger networks that were kept."""
+        slack = max(self.candidates, key=float)
+        candidate = self.candidates.pop(slack)
+        self.candidates = {k: c for k, c in self.candidates.items() if c["cost"] > candidate["cost"]}
+        self.model.load_state_dict(candidate["model"])
+        self.masks = candidate["masks"]
+        assert self.masks is not None
+        apply_masks(self.model, self.masks)
+        self.epoch = 0
+        if not self.candidates and self.retries:  # the last one is within the budget as it is
+            self._note("fine-tuning lost accuracy; the network is taken as it was when it was within the budget")
+            self.phase += 1
+            return
+        self.retries += 1
+        self._note(f"more accuracy lost than allowed; a larger network is fine-tuned (retry {self.retries})")
+        if not self.candidates:
+            self.candidates = {"0.0": candidate}
+        self.step = self._new_step()
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        """Everything from which `load` goes on to the bit-identical result; plain data and tensors."""
+        optimiser = self.step.optimiser.state_dict()
+        return {
+            "phase": self.phase,
+            "epoch": self.epoch,
+            "rows": len(self.history),
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+            "unpruned": dict(self.unpruned),
+            "unpruned_weights": dict(self.unpruned_weights),
+            "model": dict(self.model.state_dict()),
+            "likelihood": dict(self.likelihood.state_dict()),
+            "optimiser": {str(k): v for k, v in optimiser["state"].items()},
+            "compressor": self.compressor.state(),
+            "masks": self.masks,
+            "good": self.good,
+            "candidates": self.candidates,
+            "on_target": self.on_target,
+            "retries": self.retries,
+            "order": self.generator.get_state(),
+            "torch_random": torch.get_rng_state(),
+        }
+
+    def load(self, state: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
+        """Restore what `state` returned."""
+        device = self.data.train.x.device
+        self.phase, self.epoch, self.seconds = state["phase"], state["epoch"], state["seconds"]
+        self.notes, self.unpruned = list(state["notes"]), dict(state["unpruned"])
+        self.unpruned_weights = _to(state["unpruned_weights"], device)
+        self.history = history[: state["rows"]]
+        self.model.load_state_dict(state["model"])
+        self.likelihood.load_state_dict(state["likelihood"])
+        self.compressor.load(state["compressor"])
+        self.masks = _to(state["masks"], device)
+        self.good, self.candidates = _to(state["good"], device), _to(state["candidates"], device)
+        self.on_target = _to(state["on_target"], device)
+        self.retries = state["retries"]
+        self.generator.set_state(state["order"])
+        torch.set_rng_state(state["torch_random"])
+        self.step = self._new_step()
+        groups = self.step.optimiser.state_dict()["param_groups"]
+        restored = {int(k): v for k, v in state["optimiser"].items()}
+        self.step.optimiser.load_state_dict({"state": restored, "param_groups": groups})
+
+
+def _to(tree: Any, device: torch.device) -> Any:
+    if isinstance(tree, Tensor):
+        return tree.to(device)
+    if isinstance(tree, dict):
+        return {k: _to(v, device) for k, v in tree.items()}
+    return tree
+
+
+def _size_row(size: Size) -> dict[str, Any]:
+    return {"nonzero_fraction": size.nonzero_fraction, "macs_fraction": size.macs_fraction, "structure": size.structure}
+
+
+def compress(
+    model: nn.Module,
+    data: DataSet,
+    *,
+    settings: Settings | None = None,
+    likelihood: Likelihood | None = None,
+    recorder: Recorder | None = None,
+    resume: tuple[Mapping[str, Any], list[dict[str, Any]]] | None = None,
+    world: World | None = None,
+) -> Compression:
+    """Compress a network: train (or take it as it is, with warmup_epochs=0), prune, decide, fine-tune.
+
+    model: any nn.Module on the device of the data; it is changed in place.  data: with a validation split, which all
+    decisions use; the test split is looked at once, at the very end.
+    resume: the state of a checkpoint and the history up to it.  world: the processes that train together.
+    """
+    settings = settings or Settings(max_accuracy_drop=0.5).for_examples(len(data.train))
+    likelihood = likelihood or Classification(settings.label_smoothing)
+    likelihood.to(data.train.x.device)
+    loop = Loop(model, data, likelihood, settings, recorder or Silent(), world or World())
+    try:
+        if resume is not None:
+            loop.load(*resume)
+        loop.run()
+    finally:
+        loop.world.unwrap(model)
+    return _result(loop)
+
+
+def _result(loop: Loop) -> Compression:
+    assert loop.masks is not None
+    prior, groups = loop.compressor.prior, loop.settings.prior().groups
+    active, precision = {}, {}
+    for weight, posterior in zip(prior.weights, prior.posteriors(), strict=True):
+        active[weight.name] = groups.to_weights(posterior.active, weight.weight.shape)
+        precision[weight.name] = groups.weight_precision(posterior.expected_precision, weight.weight.shape)
+    return Compression(loop.model, loop.masks, active, precision, loop.history, _summary(loop))
+
+
+def _summary(loop: Loop) -> dict[str, Any]:
+    """The figures of a finished compression; the only place where the test split is looked at."""
+    assert loop.masks is not None
+    size = loop.compressor.size(loop.masks)
+    score = evaluate(loop.model, loop.likelihood, loop.data.test)
+    validation = evaluate(loop.model, loop.likelihood, loop.validation)
+    compressed = copy.deepcopy(loop.model.state_dict())
+    loop.model.load_state_dict(loop.unpruned_weights)
+    unpruned = evaluate(loop.model, loop.likelihood, loop.data.test)
+    loop.model.load_state_dict(compressed)
+    parameters = sum(p.numel() for p in loop.model.parameters())
+    changes = [row["message_change"] for row in loop.history if "message_change" in row]
+    summary: dict[str, Any] = {**score, **{f"{k}_unpruned": v for k, v in unpruned.items()}}
+    if "accuracy" in score:
+        summary["accuracy_drop"] = unpruned["accuracy"] - score["accuracy"]
+    return summary | {
+        "validation": validation,
+        "validation_unpruned": loop.unpruned,
+        "nonzero_fraction": size.nonzero_fraction,
+        "dense_fraction": size.dense_fraction,
+        "structure": size.structure,
+        "macs": size.macs,
+        "macs_dense": size.macs_dense,
+        "macs_removed": 1 - size.macs_fraction,
+        "parameters": parameters - size.weights + size.live_weights,
+        "parameters_dense": parameters,
+        "seed": loop.settings.seed,
+        "seconds": round(loop.seconds, 2),
+        "converged": bool(changes) and changes[-1] < CONVERGED,
+        "status": _status(loop, size),
+        "notes": loop.notes,
+        "versions": versions(),
+        "hardware": hardware(loop.data.train.x.device),
+    }
+
+
+def _status(loop: Loop, size: Size) -> str:
+    """`finished`, or that the network collapsed, or which budget was not met and how close the network came."""
+    s, missed = loop.settings, []
+    if s.target_macs is not None and size.macs_fraction > s.target_macs:
+        missed.append(f"MACs {size.macs_fraction:.3f} of the dense network's instead of {s.target_macs:g}")
+    if s.target_nonzero is not None and size.nonzero_fraction > s.target_nonzero:
+        missed.append(f"nonzero {size.nonzero_fraction:.4f} instead of {s.target_nonzero:g}")
+    figure = "accuracy" if "accuracy" in loop.unpruned else "r2"
+    score = evaluate(loop.model, loop.likelihood, loop.validation)
+    if loop._guesses(score):
+        cause = "pruning" if not loop._guesses(loop.unpruned) else "training, before any pruning"
+        return (
+            f"collapsed: validation {figure} {score[figure]:.3f} is that of guessing, lost in {cause}; "
+            "try weaker priors or a smaller learning rate"
+        )
+    lost = loop._points_lost(score)
+    if s.max_accuracy_drop is not None and loop._over_budget():
+        missed.append(f"{lost:.2f} points of validation {figure} lost instead of {s.max_accuracy_drop:g}")
+    return "finished" if not missed else "budget not met: " + "; ".join(missed)

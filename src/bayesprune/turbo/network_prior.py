@@ -1,0 +1,217 @@
+"""The prior of a whole network while it is being trained: where Module A and Module B meet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.priors import Groups, PrunableWeight, SharedPrecision, prunable_weights
+from bayesprune.structure import Structure, unit_costs, unit_sizes, unit_sums
+from bayesprune.structure import to_weights as units_to_weights
+from bayesprune.supports import Bernoulli, Extrinsic, Support
+from bayesprune.variational import Collapsed, Family, Posterior, message_to_supports
+
+# A following BatchNorm scale of zero would divide by zero when the prior is carried over to it.
+SMALLEST_SCALE = 1e-6
+
+
+@dataclass(frozen=True)
+class PriorSettings:
+    """The three-layer prior and the unit prior.
+
+    family: Module A.  support: p(s) on the lattice of groups.  groups: who shares a support and a precision.
+    fold_batchnorm, normalise_fan_in: what weight the prior sees.
+    cost_mix: share of MACs (the rest is weights) in what the removal of a unit saves.
+    unit_floor: mean squared effective weight below which the unit prior no longer grows.
+    random_start: draw the first pi_n uniformly instead of taking the support's own prior (Algorithm 1, line 1).
+    restart: re-initialise q(rho) and q(s) in every outer iteration (Algorithm 1, line 4).
+    """
+
+    family: Family = field(default_factory=Collapsed)  # type: ignore[type-arg]
+    support: Support = field(default_factory=lambda: Bernoulli(0.5))
+    groups: Groups = field(default_factory=SharedPrecision)
+    fold_batchnorm: bool = True
+    normalise_fan_in: bool = True
+    cost_mix: float = 0.5
+    unit_floor: float = 1e-4
+    random_start: bool = False
+    restart: bool = False
+
+
+class NetworkPrior:
+    """Posterior of supports and precisions of every layer, and the pull it exerts on weights and BatchNorm scales.
+
+    Call `pass_messages` once an outer iteration, `refresh` whenever E[rho] shall follow the weights, and in every step
+    either `add_gradients` before the optimiser's step or `decay` after it.
+    """
+
+    def __init__(
+        self, model: nn.Module, structure: Structure, settings: PriorSettings, examples: int, seed: int = 0
+    ) -> None:
+        known = {layer.name for layer in structure.layers}
+        weights = prunable_weights(
+            model, fold_batchnorm=settings.fold_batchnorm, normalise_fan_in=settings.normalise_fan_in
+        )
+        self.weights = [w for w in weights if w.name in known and w.weight.requires_grad]
+        if not self.weights:
+            raise ValueError(
+                f"{type(model).__name__} has no trainable Linear or Conv weight; there is nothing to compress"
+            )
+        device = self.weights[0].weight.device
+        self.structure = structure.to(device)
+        self.settings = settings
+        self.examples = examples
+        self._costs = unit_costs(self.structure, settings.cost_mix)
+        self._sizes = unit_sizes(self.structure).clamp_min(1)
+        self._group_sizes = [settings.groups.size(w.weight.shape, w.weight) for w in self.weights]
+        self._pulls = [torch.zeros_like(w.weight) for w in self.weights]
+        self._norms = [norm for norm in map(_trained_scale, self.weights) if norm is not None]
+        self._norm_pulls = [torch.zeros_like(norm) for norm in self._norms]
+        with torch.no_grad():
+            energies = self._energies()
+            self._prior_logits = [settings.support.extrinsic(torch.zeros_like(x), batch_dims=1).logit for x in energies]
+            if settings.random_start:
+                generator = torch.Generator().manual_seed(seed)
+                self._prior_logits = [
+                    torch.logit(torch.rand(p.shape, generator=generator), eps=1e-6).to(p) for p in self._prior_logits
+                ]
+            self._states: list[Any] = []
+            self._start_states()
+
+    @property
+    def prior_logits(self) -> list[Tensor]:
+        """v_{h->s} of every layer, (batch, *groups)."""
+        return self._prior_logits
+
+    def _start_states(self) -> None:
+        self._states = [
+            self.settings.family.start(x, k, p)
+            for x, k, p in zip(self._energies(), self._group_sizes, self._prior_logits, strict=True)
+        ]
+
+    def _energies(self) -> list[Tensor]:
+        return [self.settings.groups.energy(w.effective()) for w in self.weights]
+
+    @torch.no_grad()
+    def posteriors(self) -> list[Posterior]:
+        """Module A's view of every layer at the current weights, q(s) as last updated."""
+        return [
+            self.settings.family.posterior(state, x, k)
+            for state, x, k in zip(self._states, self._energies(), self._group_sizes, strict=True)
+        ]
+
+    @torch.no_grad()
+    def update_states(self) -> None:
+        """One round of block updates of q(rho) and q(s) in every layer (paper (24)-(29))."""
+        self._states = [
+            self.settings.family.update(state, x, k, p)
+            for state, x, k, p in zip(
+                self._states, self._energies(), self._group_sizes, self._prior_logits, strict=True
+            )
+        ]
+
+    @torch.no_grad()
+    def pass_messages(self) -> tuple[float, list[Extrinsic]]:
+        """Module B in every layer: v_{eta->s} goes in, v_{h->s} comes out (paper (17), (36)).
+
+        Returns the mean absolute change of the probabilities behind v_{h->s}, and what each layer's inference said.
+        """
+        self.update_states()
+        results: list[Extrinsic] = []
+        changed, count = 0.0, 0
+        for i, posterior in enumerate(self.posteriors()):
+            evidence = message_to_supports(posterior, self._prior_logits[i])
+            result = self.settings.support.extrinsic(evidence, batch_dims=1)
+            difference = torch.sigmoid(result.logit) - torch.sigmoid(self._prior_logits[i])
+            changed, count = changed + float(difference.abs().sum()), count + difference.numel()
+            self._prior_logits[i] = result.logit
+            results.append(result)
+        if self.settings.restart:
+            self._start_states()
+        self.update_states()
+        return changed / count, results
+
+    @torch.no_grad()
+    def refresh(self, weight_strength: float, unit_strength: float) -> None:
+        """Compute anew how strongly each weight is pulled to zero, in place.
+
+        pull = [weight_strength E[rho] + unit_strength 2 cost_u / (K_u (mean w^2 of unit u + floor))] scale^2 / D
+        """
+        self.update_states()
+        unit_pull: Mapping[str, Tensor] = {}
+        if unit_strength > 0:
+            squares = {w.name: w.effective().square() for w in self.weights}
+            mean = unit_sums(self.structure, squares) / self._sizes
+            per_unit = 2 * self._costs / (self._sizes * (mean + self.settings.unit_floor))
+            unit_pull = units_to_weights(self.structure, unit_strength * per_unit)
+        norms = iter(zip(self._norms, self._norm_pulls, strict=True))
+        for weight, posterior, pull in zip(self.weights, self.posteriors(), self._pulls, strict=True):
+            precision = self.settings.groups.weight_precision(posterior.expected_precision, weight.weight.shape)
+            pull.copy_(precision).mul_(weight_strength)
+            if weight.name in unit_pull:
+                pull.add_(unit_pull[weight.name])
+            scale = weight.scale()
+            pull.mul_(scale.square() / self.examples)
+            if _trained_scale(weight) is not None:
+                norm, norm_pull = next(norms)
+                held = (pull * weight.weight.square()).flatten(1).sum(1)
+                norm_pull.copy_(held / norm.square().clamp_min(SMALLEST_SCALE**2))
+
+    @property
+    def _pulled(self) -> tuple[list[Tensor], list[Tensor]]:
+        return [w.weight for w in self.weights] + self._norms, self._pulls + self._norm_pulls
+
+    @torch.no_grad()
+    def add_gradients(self) -> None:
+        """Add the gradient of the prior's quadratic surrogate, sum pull w^2 / 2, to the weights' gradients."""
+        parameters, pulls = self._pulled
+        pairs = [(p.grad, pull, p.detach()) for p, pull in zip(parameters, pulls, strict=True) if p.grad is not None]
+        if pairs:
+            grads, pulls, weights = ([pair[i] for pair in pairs] for i in range(3))
+            torch._foreach_addcmul_(grads, pulls, weights)
+
+    @torch.no_grad()
+    def decay(self, learning_rate: float) -> None:
+        """Proximal step of the same surrogate after the optimiser's own: w / (1 + lr pull)."""
+        parameters, pulls = self._pulled
+        factors = torch._foreach_mul(pulls, learning_rate)
+        torch._foreach_add_(factors, 1.0)
+        torch._foreach_div_([p.detach() for p in parameters], factors)
+
+    @torch.no_grad()
+    def masks(self) -> dict[str, Tensor]:
+        """s* = [q(s=1) > 1/2] for every weight, by layer name (Algorithm 1)."""
+        return {
+            weight.name: self.settings.groups.to_weights(posterior.alive, weight.weight.shape)
+            for weight, posterior in zip(self.weights, self.posteriors(), strict=True)
+        }
+
+    def state(self) -> dict[str, list[Any]]:
+        """Everything that a resumed run needs, as plain tensors."""
+        return {
+            "prior_logits": [p.clone() for p in self._prior_logits],
+            "states": [list(s) if isinstance(s, tuple) else [s] for s in self._states],
+            "pulls": [p.clone() for p in self._pulls + self._norm_pulls],
+        }
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, list[Any]]) -> None:
+        """Restore what `state` returned."""
+        device = self._pulls[0].device
+        for kept, current in zip(state["prior_logits"], self._prior_logits, strict=True):
+            current.copy_(kept)
+        restored: list[Any] = []
+        for parts, current in zip(state["states"], self._states, strict=True):
+            tensors = [p.to(device) for p in parts]
+            restored.append(type(current)(*tensors) if isinstance(current, tuple) else tensors[0])
+        self._states = restored
+        for kept, pull in zip(state["pulls"], self._pulls + self._norm_pulls, strict=True):
+            pull.copy_(kept)
+
+
+def _trained_scale(weight: PrunableWeight) -> Tensor | None:
+    """The scale of the BatchNorm behind a weight, (out,), where there is one that is being trained."""
+    scale = None if weight.batchnorm is None else weight.batchnorm.weight
+    return scale if scale is not None and scale.requires_grad else None

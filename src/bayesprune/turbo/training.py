@@ -1,0 +1,134 @@
+"""One training step with the prior in it, eager or as one CUDA graph, and evaluation."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.data import Batches, Split
+from bayesprune.likelihoods import Likelihood
+from bayesprune.turbo.network_prior import NetworkPrior
+from bayesprune.turbo.parallel import World
+
+EAGER_STEPS = 3  # a graph may be captured once the optimiser has made its state
+EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}  # larger ones leave a processor's cache
+
+
+class TrainStep:
+    """Forward, backward, the prior's pull, the optimiser, masks: called with a batch, returns its loss.
+
+    prior: None to train without one.  decoupled: the pull is a proximal step after the optimiser's (SGD); otherwise it
+    is added to the gradients, so that it passes through the optimiser's preconditioner (Adam).
+    masks: by layer name; dead weights are held at zero.
+    world: several processes take their share of the batch and average their gradients.
+    On CUDA the step of a single process is captured once per learning rate and replayed; graph=False is for networks
+    that cannot be.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        optimiser: torch.optim.Optimizer,
+        *,
+        prior: NetworkPrior | None = None,
+        decoupled: bool = False,
+        masks: Mapping[str, Tensor] | None = None,
+        autocast: torch.dtype | None = None,
+        graph: bool = True,
+        world: World | None = None,
+    ) -> None:
+        self.model, self.likelihood, self.optimiser = model, likelihood, optimiser
+        self.prior, self.decoupled, self.autocast = prior, decoupled, autocast
+        modules = dict(model.named_modules())
+        self._masked: list[tuple[Tensor, Tensor]] = []
+        for name, mask in (masks or {}).items():
+            weight = modules[name].weight
+            assert isinstance(weight, Tensor)
+            self._masked.append((weight.detach(), mask.to(weight)))
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._world = world or World()
+        self._forward = self._world.wrap(model)
+        self._may_capture = graph and next(model.parameters()).is_cuda and self._world.size == 1
+        self._steps = 0
+        self._x = self._y = self._loss = torch.empty(0)
+        self._learning_rate = float("nan")
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Use another learning rate from the next step on."""
+        if learning_rate != self._learning_rate:
+            self._learning_rate = learning_rate
+            for group in self.optimiser.param_groups:
+                group["lr"] = learning_rate
+            self._graph = None
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        x, y = self._world.share(x), self._world.share(y)
+        self._steps += 1
+        if not self._may_capture or self._steps <= EAGER_STEPS:
+            return self._step(x, y)
+        if self._graph is None or x.shape != self._x.shape:
+            self._capture(x, y)
+        assert self._graph is not None
+        self._x.copy_(x)
+        self._y.copy_(y)
+        self._graph.replay()
+        return self._loss
+
+    def _capture(self, x: Tensor, y: Tensor) -> None:
+        self._x, self._y = x.clone(), y.clone()
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._loss = self._step(self._x, self._y)
+
+    def _step(self, x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
+            loss = self.likelihood.negative_log_likelihood(self._forward(x), y)
+        self.optimiser.zero_grad(set_to_none=not self._may_capture)
+        loss.backward()
+        self._world.average_gradients(self.likelihood.parameters())
+        if self.prior is not None and not self.decoupled:
+            self.prior.add_gradients()
+        self.optimiser.step()
+        if self.prior is not None and self.decoupled:
+            self.prior.decay(self._learning_rate)
+        if self._masked:
+            torch._foreach_mul_([w for w, _ in self._masked], [m for _, m in self._masked])
+        return loss.detach()
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, likelihood: Likelihood, split: Split) -> dict[str, float]:
+    """Score of a network on a split (accuracy, or rmse and r2) and its mean negative log likelihood; mode restored."""
+    was_training = model.training
+    model.eval()
+    outputs = torch.cat([model(x).float() for x, _ in Batches(split, EVALUATION_BATCH.get(split.x.device.type, 1000))])
+    model.train(was_training)
+    nll = likelihood.negative_log_likelihood(outputs, split.y)
+    return {**likelihood.score(outputs, split.y), "nll": float(nll)}
+
+
+class masked:
+    """Context in which dead weights are zero; the weights come back unchanged."""
+
+    def __init__(self, model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+        modules = dict(model.named_modules())
+        self._weights = {name: modules[name].weight for name in masks}
+        self._masks = masks
+        self._kept: dict[str, Tensor] = {}
+
+    def __enter__(self) -> None:
+        with torch.no_grad():
+            for name, mask in self._masks.items():
+                weight = self._weights[name]
+                assert isinstance(weight, Tensor)
+                self._kept[name] = weight.detach().clone()
+                weight.mul_(mask)
+
+    def __exit__(self, *_: object) -> None:
+        with torch.no_grad():
+            for name, kept in self._kept.items():
+                weight = self._weights[name]
+                assert isinstance(weight, Tensor)
+                weight.copy_(kept)
