@@ -1,11 +1,11 @@
-# Two commands do everything on a fresh machine: `make test` here, `make demo` when the turbo loop lands.
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 NATIVE := $(wildcard src/bayesprune/messages/native/*.c src/bayesprune/messages/native/*.h)
 
-.PHONY: help install test lint types imports unit test-slow test-gpu bench format clean
+.PHONY: help install demo test lint types imports unit test-slow test-gpu bench format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,6 +17,9 @@ $(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+demo: $(INSTALLED)  ## Compress a network on embedded data, from training to summary, in about ten seconds
+	$(BIN)/bayesprune compress --config configs/demo.yaml
 
 test: lint types imports unit  ## Linters, type check, import rules and the default tests
 
@@ -39,8 +42,9 @@ test-slow: $(INSTALLED)  ## Tests that take minutes
 test-gpu: $(INSTALLED)  ## Tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
-bench: $(INSTALLED)  ## Benchmark of message passing beside its peers (creates .venv-peers)
+bench: $(INSTALLED)  ## Message passing beside its peers (creates .venv-peers), cost of a training step
 	$(BIN)/python -m benchmarks.message_passing
+	$(BIN)/python -m benchmarks.training_step
 
 format: $(INSTALLED)  ## Format and fix what can be fixed by itself
 	$(BIN)/ruff format .

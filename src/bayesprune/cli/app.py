@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-from bayesprune.cli import data
+from bayesprune.cli import compress, data
 from bayesprune.data import DataError
+from bayesprune.runs import RunError
+from bayesprune.turbo import DivergedError, SettingsError
 
 app = typer.Typer(
     help="Make a neural network smaller and faster, and keep what it has learned.",
@@ -15,6 +17,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+app.command("compress")(compress.compress)
+app.command("evaluate")(compress.evaluate)
+app.command("info")(compress.info)
 app.add_typer(data.app, name="data")
 
 
@@ -38,9 +43,9 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a problem with the data is one message on stderr and exit code 1."""
+    """Run the command line; a problem with data, settings or a run is one message on stderr and exit code 1."""
     try:
         app()
-    except DataError as error:
+    except (DataError, RunError, SettingsError, DivergedError) as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(1) from None
