@@ -7,7 +7,6 @@ runs; ratios are of times from the same run.  Everything is kept as JSON in benc
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +22,10 @@ from bayesprune.messages.grid import Engine, engine_for, torch_grids
 from bayesprune.priors import prunable_weights
 from bayesprune.provenance import hardware, versions
 from bayesprune.supports import IsingGrid
+from benchmarks.report import RESULTS, keep
 
 SEED = 0
 ACTIVITY, COUPLING = 0.4, 0.3
-RESULTS = Path(__file__).parent / "results"
 
 
 def evidence_of(shape: tuple[int, ...], device: str) -> Tensor:
@@ -159,11 +158,7 @@ def main() -> None:
         show("grids", time_grid(shape, iterations, device))
     for layout in ("kernel", "matrix", "lattice"):
         show("vgg11", time_vgg11(layout, 30, device))
-    output.parent.mkdir(exist_ok=True)
-    unfinished = output.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(report, indent=1) + "\n")
-    unfinished.replace(output)
-    print(f"kept in {output.name}")
+    keep(report, output)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Everything is kept as JSON in benchmarks/results/.
 
 import argparse
 import copy
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -27,11 +26,11 @@ from bayesprune.likelihoods import Classification
 from bayesprune.provenance import hardware, versions
 from bayesprune.turbo import Compressor, Settings
 from bayesprune.turbo.training import TrainStep, evaluate, masked
+from benchmarks.report import RESULTS, keep
 
 SEED = 0
 GOAL = 1.10
 BATCH = 128
-RESULTS = Path(__file__).parent / "results"
 ACTIVITY, COUPLING = 0.4, 0.3  # Module B as a grid, beside the default without coupling
 
 
@@ -246,11 +245,7 @@ def main() -> None:
             row = time_case(case, device, turns=400 if name == "lenet5" else 20, block=1)
         report["networks"].append(row)
         show(row)
-    output.parent.mkdir(exist_ok=True)
-    unfinished = output.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(report, indent=1) + "\n")
-    unfinished.replace(output)
-    print(f"kept in {output.name}")
+    keep(report, output)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bayesprune.messages.schedule import Schedule
 from bayesprune.messages.table import Table
 
 
@@ -18,13 +19,7 @@ def is_available() -> bool:
 
 
 def grids(
-    evidence: Tensor,
-    tables: Sequence[Table],
-    iterations: int,
-    check_every: int,
-    tolerance: float,
-    damping: float,
-    messages: Tensor | None,
+    evidence: Tensor, tables: Sequence[Table], schedule: Schedule, messages: Tensor | None
 ) -> tuple[Tensor, int, float]:
     """Product of the messages into each site, iterations done and last change; evidence: odds (batch, *sizes)."""
     from bayesprune.messages import gpu_kernels
@@ -37,16 +32,16 @@ def grids(
     new = torch.ones_like(old)
     ratio = evidence.new_ones(())
     done, change = 0, math.inf
-    while done < iterations:
+    while done < schedule.iterations:
         done += 1
-        checked = done == iterations or (tolerance > 0 and done % check_every == 0)
+        checked = schedule.looks_after(done)
         if checked:
             ratio.fill_(1)
-        gpu_kernels.flood(evidence, old, new, packed, ratio, total, sizes, strides, damping, checked)
+        gpu_kernels.flood(evidence, old, new, packed, ratio, total, sizes, strides, schedule.damping, checked)
         old, new = new, old
         if checked:
             change = math.log(ratio.item())  # waits for the device, so only here
-            if change <= tolerance:
+            if change <= schedule.tolerance:
                 break
     if messages is not None:
         messages.copy_(old)

@@ -12,15 +12,10 @@ from torch import Tensor
 
 from bayesprune.messages import gpu, native
 from bayesprune.messages.evidence import ROOM, odds
+from bayesprune.messages.schedule import Schedule
 from bayesprune.messages.table import Table
 
-# Looking whether the messages have settled costs as much as an iteration, so it is done after every fifth.
-CHECK_EVERY = 5
-
-Engine = Callable[
-    [Tensor, Sequence[Table], int, int, float, float, Tensor | None],
-    tuple[Tensor, int, float],
-]
+Engine = Callable[[Tensor, Sequence[Table], Schedule, Tensor | None], tuple[Tensor, int, float]]
 
 
 class GridMessages(NamedTuple):
@@ -79,15 +74,8 @@ def grid_messages(
     odds_in = odds(evidence_logit).permute(permutation).reshape(-1, *sizes)
     kept = torch.empty((2 * len(coupled), *odds_in.shape), dtype=odds_in.dtype, device=odds_in.device)
     run = engine or engine_for(odds_in)
-    received, done, change = run(
-        odds_in,
-        [tables[a] for a in coupled],
-        iterations,
-        CHECK_EVERY,
-        tolerance,
-        damping,
-        kept if keep_messages else None,
-    )
+    schedule = Schedule(iterations, tolerance, damping)
+    received, done, change = run(odds_in, [tables[a] for a in coupled], schedule, kept if keep_messages else None)
 
     permuted_shape = [shape[i] for i in permutation]
     inverse = [permutation.index(i) for i in range(len(permutation))]
@@ -112,20 +100,14 @@ def engine_for(evidence: Tensor) -> Engine:
 
 
 def torch_grids(
-    evidence: Tensor,
-    tables: Sequence[Table],
-    iterations: int,
-    check_every: int,
-    tolerance: float,
-    damping: float,
-    messages: Tensor | None,
+    evidence: Tensor, tables: Sequence[Table], schedule: Schedule, messages: Tensor | None
 ) -> tuple[Tensor, int, float]:
     """The engine in plain torch, for every device; evidence: odds (batch, *sizes)."""
     axes = len(tables)
     old = evidence.new_ones((2 * axes, *evidence.shape))
     new = old.clone()
     done, change = 0, float("inf")
-    while done < iterations:
+    while done < schedule.iterations:
         done += 1
         product = evidence * old.prod(dim=0)
         for axis, (t00, t01, t10, t11) in enumerate(tables):
@@ -135,13 +117,13 @@ def torch_grids(
             backward = (t10 * lower + t11 * product) / (t00 * lower + t01 * product)
             new[2 * axis].narrow(axis + 1, 1, last).copy_(forward.narrow(axis + 1, 0, last))
             new[2 * axis + 1].narrow(axis + 1, 0, last).copy_(backward.narrow(axis + 1, 1, last))
-        if damping > 0:
-            new.lerp_(old, damping)
-        checked = done == iterations or (tolerance > 0 and done % check_every == 0)
+        if schedule.damping > 0:
+            new.lerp_(old, schedule.damping)
+        checked = schedule.looks_after(done)
         if checked:
             change = (new / old).log_().abs_().max().item()
         old, new = new, old
-        if checked and change <= tolerance:
+        if checked and change <= schedule.tolerance:
             break
     if messages is not None:
         messages.copy_(old)

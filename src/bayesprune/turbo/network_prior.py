@@ -69,6 +69,8 @@ class NetworkPrior:
         self._pulls = [torch.zeros_like(w.weight) for w in self.weights]
         self._norms = [norm for norm in map(_trained_scale, self.weights) if norm is not None]
         self._norm_pulls = [torch.zeros_like(norm) for norm in self._norms]
+        self._decay_rate: float | None = None
+        self._decay_factors: list[Tensor] | None = None
         with torch.no_grad():
             energies = self._energies()
             self._prior_logits = [settings.support.extrinsic(torch.zeros_like(x), batch_dims=1).logit for x in energies]
@@ -95,22 +97,18 @@ class NetworkPrior:
         return [self.settings.groups.energy(w.effective()) for w in self.weights]
 
     @torch.no_grad()
-    def posteriors(self) -> list[Posterior]:
-        """Module A's view of every layer at the current weights, q(s) as last updated."""
+    def posteriors(self, energies: list[Tensor] | None = None) -> list[Posterior]:
+        """Module A's view of every layer at the current weights (or given energies), q(s) as last updated."""
         return [
             self.settings.family.posterior(state, x, k)
-            for state, x, k in zip(self._states, self._energies(), self._group_sizes, strict=True)
+            for state, x, k in zip(self._states, energies or self._energies(), self._group_sizes, strict=True)
         ]
 
     @torch.no_grad()
-    def update_states(self) -> None:
+    def update_states(self, energies: list[Tensor] | None = None) -> None:
         """One round of block updates of q(rho) and q(s) in every layer (paper (24)-(29))."""
-        self._states = [
-            self.settings.family.update(state, x, k, p)
-            for state, x, k, p in zip(
-                self._states, self._energies(), self._group_sizes, self._prior_logits, strict=True
-            )
-        ]
+        rows = zip(self._states, energies or self._energies(), self._group_sizes, self._prior_logits, strict=True)
+        self._states = [self.settings.family.update(state, x, k, p) for state, x, k, p in rows]
 
     @torch.no_grad()
     def pass_messages(self) -> tuple[float, list[Extrinsic]]:
@@ -118,10 +116,11 @@ class NetworkPrior:
 
         Returns the mean absolute change of the probabilities behind v_{h->s}, and what each layer's inference said.
         """
-        self.update_states()
+        energies = self._energies()
+        self.update_states(energies)
         results: list[Extrinsic] = []
         changed, count = 0.0, 0
-        for i, posterior in enumerate(self.posteriors()):
+        for i, posterior in enumerate(self.posteriors(energies)):
             evidence = message_to_supports(posterior, self._prior_logits[i])
             result = self.settings.support.extrinsic(evidence, batch_dims=1)
             difference = torch.sigmoid(result.logit) - torch.sigmoid(self._prior_logits[i])
@@ -130,7 +129,7 @@ class NetworkPrior:
             results.append(result)
         if self.settings.restart:
             self._start_states()
-        self.update_states()
+        self.update_states(energies)
         return changed / count, results
 
     @torch.no_grad()
@@ -139,15 +138,17 @@ class NetworkPrior:
 
         pull = [weight_strength E[rho] + unit_strength 2 cost_u / (K_u (mean w^2 of unit u + floor))] scale^2 / D
         """
-        self.update_states()
+        effective = [w.effective() for w in self.weights]
+        energies = [self.settings.groups.energy(e) for e in effective]
+        self.update_states(energies)
         unit_pull: Mapping[str, Tensor] = {}
         if unit_strength > 0:
-            squares = {w.name: w.effective().square() for w in self.weights}
+            squares = {w.name: e.square() for w, e in zip(self.weights, effective, strict=True)}
             mean = unit_sums(self.structure, squares) / self._sizes
             per_unit = 2 * self._costs / (self._sizes * (mean + self.settings.unit_floor))
             unit_pull = units_to_weights(self.structure, unit_strength * per_unit)
         norms = iter(zip(self._norms, self._norm_pulls, strict=True))
-        for weight, posterior, pull in zip(self.weights, self.posteriors(), self._pulls, strict=True):
+        for weight, posterior, pull in zip(self.weights, self.posteriors(energies), self._pulls, strict=True):
             precision = self.settings.groups.weight_precision(posterior.expected_precision, weight.weight.shape)
             pull.copy_(precision).mul_(weight_strength)
             if weight.name in unit_pull:
@@ -158,6 +159,8 @@ class NetworkPrior:
                 norm, norm_pull = next(norms)
                 held = (pull * weight.weight.square()).flatten(1).sum(1)
                 norm_pull.copy_(held / norm.square().clamp_min(SMALLEST_SCALE**2))
+        if self._decay_rate is not None:
+            self.set_decay_rate(self._decay_rate)
 
     @property
     def _pulled(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -173,12 +176,21 @@ class NetworkPrior:
             torch._foreach_addcmul_(grads, pulls, weights)
 
     @torch.no_grad()
+    def set_decay_rate(self, learning_rate: float) -> None:
+        """Compute the factors of `decay` for a learning rate, in place: a step then costs one multiplication."""
+        if self._decay_factors is None:
+            self._decay_factors = [torch.empty_like(pull) for pull in self._pulled[1]]
+        self._decay_rate = learning_rate
+        for factor, pull in zip(self._decay_factors, self._pulled[1], strict=True):
+            torch.mul(pull, learning_rate, out=factor).add_(1.0).reciprocal_()
+
+    @torch.no_grad()
     def decay(self, learning_rate: float) -> None:
         """Proximal step of the same surrogate after the optimiser's own: w / (1 + lr pull)."""
-        parameters, pulls = self._pulled
-        factors = torch._foreach_mul(pulls, learning_rate)
-        torch._foreach_add_(factors, 1.0)
-        torch._foreach_div_([p.detach() for p in parameters], factors)
+        if learning_rate != self._decay_rate:
+            self.set_decay_rate(learning_rate)
+        assert self._decay_factors is not None
+        torch._foreach_mul_([p.detach() for p in self._pulled[0]], self._decay_factors)
 
     @torch.no_grad()
     def masks(self) -> dict[str, Tensor]:
@@ -209,6 +221,7 @@ class NetworkPrior:
         self._states = restored
         for kept, pull in zip(state["pulls"], self._pulls + self._norm_pulls, strict=True):
             pull.copy_(kept)
+        self._decay_rate = None
 
 
 def _trained_scale(weight: PrunableWeight) -> Tensor | None:

@@ -60,6 +60,8 @@ class TrainStep:
             self._learning_rate = learning_rate
             for group in self.optimiser.param_groups:
                 group["lr"] = learning_rate
+            if self.prior is not None and self.decoupled:
+                self.prior.set_decay_rate(learning_rate)  # before a step is captured, not inside it
             self._graph = None
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bayesprune.messages.schedule import CHECK_EVERY, Schedule
 from bayesprune.messages.table import Table
 
 LIBRARY = Path(__file__).with_name("kernel.so")
@@ -72,13 +73,7 @@ def chains(evidence: Tensor, table: Table, first: float) -> Tensor:
 
 
 def grids(
-    evidence: Tensor,
-    tables: Sequence[Table],
-    iterations: int,
-    check_every: int,
-    tolerance: float,
-    damping: float,
-    messages: Tensor | None,
+    evidence: Tensor, tables: Sequence[Table], schedule: Schedule, messages: Tensor | None
 ) -> tuple[Tensor, int, float]:
     """Product of the messages into each site, iterations done and last change.
 
@@ -87,7 +82,7 @@ def grids(
     """
     batch, *sizes = evidence.shape
     axes, threads = len(sizes), _threads(evidence.numel())
-    schedule = (iterations, check_every, ctypes.c_double(tolerance), ctypes.c_double(damping), threads)
+    stops = (schedule.iterations, CHECK_EVERY, ctypes.c_double(schedule.tolerance), ctypes.c_double(schedule.damping))
     done, change = ctypes.c_int(), ctypes.c_double()
     outcome = (ctypes.byref(change), ctypes.byref(done))
     many, one = _function("many_grids", evidence.dtype), _function("one_grid", evidence.dtype)
@@ -101,7 +96,7 @@ def grids(
         failed = many(
             *(_pointer(side_by_side), _pointer(received), None if kept is None else _pointer(kept)),
             *(ctypes.c_long(batch), ctypes.c_long(min(block, MOST_SIDE_BY_SIDE))),
-            *(axes, _longs(sizes), _pointer(packed), *schedule, *outcome),
+            *(axes, _longs(sizes), _pointer(packed), *stops, threads, *outcome),
         )
         _raise_if_no_memory(failed, evidence)
         if messages is not None and kept is not None:
@@ -114,7 +109,7 @@ def grids(
     inverse = [permutation.index(i) for i in range(axes + 1)]
     permuted = evidence.permute(permutation).contiguous()
     received, packed = torch.empty_like(permuted), _tables([tables[axis] for axis in order], evidence.dtype)
-    described = (axes, _longs([sizes[axis] for axis in order]), _pointer(packed), *schedule, *outcome)
+    described = (axes, _longs([sizes[axis] for axis in order]), _pointer(packed), *stops, threads, *outcome)
     kept = None if messages is None else evidence.new_empty((batch, 2 * axes, *permuted.shape[1:]))
     most_iterations, largest_change = 0, 0.0
     if batch >= 2 * threads:  # a grid for each thread, rather than threads that share a grid
