@@ -1,7 +1,8 @@
 """The turbo loop: Module A and Module B on a network in training, from data to a compressed network."""
 
+from bayesprune.turbo.compression import Compression, compress
 from bayesprune.turbo.compressor import Compressor, Size, Update, apply_masks
-from bayesprune.turbo.loop import CollapsedError, Compression, DivergedError, Interrupted, Recorder, compress
+from bayesprune.turbo.loop import CollapsedError, DivergedError, Interrupted, Recorder
 from bayesprune.turbo.recording import FolderRecorder
 from bayesprune.turbo.settings import PRESETS, Settings, SettingsError
 

@@ -1,18 +1,16 @@
-"""warm-up -> repeat { Module A for an epoch; Module B } -> decide -> fine-tune: the whole compression of a network."""
+"""warm-up -> repeat { Module A for an epoch; Module B } -> decide -> fine-tune: the state between two epochs."""
 
 import copy
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from bayesprune.data import Batches, DataSet, FlipAndCrop
-from bayesprune.likelihoods import Classification, Likelihood
-from bayesprune.provenance import hardware, versions
+from bayesprune.likelihoods import Likelihood
 from bayesprune.turbo.compressor import Compressor, Size, apply_masks
 from bayesprune.turbo.parallel import World
 from bayesprune.turbo.settings import Settings, SettingsError
@@ -22,7 +20,6 @@ PHASES = ("warmup", "prune", "finetune")
 # Points of accuracy beyond the budget that a network may have lost before fine-tuning, which brings some back.
 SLACKS = (2.0, 1.0, 0.5, 0.0)
 EPSILON = 1e-9  # points, against rounding in differences of accuracies
-CONVERGED = 1e-2  # mean change of v_{h->s} in the last outer iteration below which the turbo loop has settled
 
 
 class DivergedError(RuntimeError):
@@ -73,23 +70,6 @@ class Silent:
 
 class Interrupted(Exception):
     """The user asked to stop; the last checkpoint holds everything."""
-
-
-@dataclass
-class Compression:
-    """A compressed network.
-
-    network: the model that was given, its dead weights zero.
-    masks, active, expected_precision: the posterior by layer name, s* (bool), q(s=1) and E[rho] of every weight, all in
-    the weight's shape.  history: a row per epoch.  summary: the figures.
-    """
-
-    network: nn.Module
-    masks: dict[str, Tensor]
-    active: dict[str, Tensor]
-    expected_precision: dict[str, Tensor]
-    history: list[dict[str, Any]]
-    summary: dict[str, Any] = field(default_factory=dict)
 
 
 class Loop:
@@ -195,7 +175,7 @@ class Loop:
             self.unpruned_weights = copy.deepcopy(self.model.state_dict())
         elif phase == "prune":
             self._decide()
-        elif self._over_budget() and self.candidates:
+        elif self.over_budget() and self.candidates:
             self._fall_back()
             return
         self.phase, self.epoch = self.phase + 1, 0
@@ -256,10 +236,10 @@ class Loop:
         if update.size.empty_layers:
             self._recover(update.size.empty_layers)
         else:
-            if not self._guesses(score):
+            if not self.guesses(score):
                 self.good = copy.deepcopy(self.model.state_dict())
             self._remember(update.size, score, masks)
-            self.compressor.adjust(update.size, self._points_lost(score), self._tolerated())
+            self.compressor.adjust(update.size, self.points_lost(score), self._tolerated())
         row = {f"validation_{k}": v for k, v in score.items()}
         row |= _size_row(update.size)
         row |= {"message_change": update.change, "messages_converged": update.converged}
@@ -272,12 +252,12 @@ class Loop:
         self.notes.append(text)
         self.recorder.note(text)
 
-    def _points_lost(self, score: Mapping[str, float]) -> float | None:
+    def points_lost(self, score: Mapping[str, float]) -> float | None:
         """Points of validation accuracy, for regression of r2, below the unpruned network."""
         figure = next((name for name in ("accuracy", "r2") if name in score and name in self.unpruned), None)
         return None if figure is None else 100 * (self.unpruned[figure] - score[figure])
 
-    def _guesses(self, score: Mapping[str, float]) -> bool:
+    def guesses(self, score: Mapping[str, float]) -> bool:
         """Whether a network knows no more of the validation split than its most frequent class, or its mean."""
         if "accuracy" not in score:
             return score.get("r2", 1.0) <= 0
@@ -306,7 +286,7 @@ class Loop:
         if has_target and better and self.compressor.meets_targets(size):
             weights = copy.deepcopy(self.model.state_dict())
             self.on_target = {"nll": score["nll"], "model": weights, "masks": masks}
-        allowed, lost = self._allowed, self._points_lost(score)
+        allowed, lost = self._allowed, self.points_lost(score)
         if allowed is None or lost is None:
             return
         cost = size.macs_fraction + size.nonzero_fraction
@@ -342,9 +322,9 @@ class Loop:
         self.masks = masks
         apply_masks(self.model, masks)
 
-    def _over_budget(self) -> bool:
+    def over_budget(self) -> bool:
         allowed = self._allowed
-        lost = self._points_lost(evaluate(self.model, self.likelihood, self.validation))
+        lost = self.points_lost(evaluate(self.model, self.likelihood, self.validation))
         return allowed is not None and lost is not None and lost > allowed + EPSILON
 
     def _fall_back(self) -> None:
@@ -357,8 +337,8 @@ class Loop:
         assert self.masks is not None
         apply_masks(self.model, self.masks)
         self.epoch = 0
-        if not self.candidates and self.retries:  # the last one is within the budget as it is
-            self._note("fine-tuning lost accuracy; the network is taken as it was when it was within the budget")
+        if not self.candidates and self.retries:  # fine-tuning it has been tried
+            self._note("fine-tuning lost accuracy; the last network is taken as it was before")
             self.phase += 1
             return
         self.retries += 1
@@ -425,99 +405,3 @@ def _to(tree: Any, device: torch.device) -> Any:
 
 def _size_row(size: Size) -> dict[str, Any]:
     return {"nonzero_fraction": size.nonzero_fraction, "macs_fraction": size.macs_fraction, "structure": size.structure}
-
-
-def compress(
-    model: nn.Module,
-    data: DataSet,
-    *,
-    settings: Settings | None = None,
-    likelihood: Likelihood | None = None,
-    recorder: Recorder | None = None,
-    resume: tuple[Mapping[str, Any], list[dict[str, Any]]] | None = None,
-    world: World | None = None,
-) -> Compression:
-    """Compress a network: train (or take it as it is, with warmup_epochs=0), prune, decide, fine-tune.
-
-    model: any nn.Module on the device of the data; it is changed in place.  data: with a validation split, which all
-    decisions use; the test split is looked at once, at the very end.
-    resume: the state of a checkpoint and the history up to it.  world: the processes that train together.
-    """
-    settings = settings or Settings(max_accuracy_drop=0.5).for_examples(len(data.train))
-    likelihood = likelihood or Classification(settings.label_smoothing)
-    likelihood.to(data.train.x.device)
-    loop = Loop(model, data, likelihood, settings, recorder or Silent(), world or World())
-    try:
-        if resume is not None:
-            loop.load(*resume)
-        loop.run()
-    finally:
-        loop.world.unwrap(model)
-    return _result(loop)
-
-
-def _result(loop: Loop) -> Compression:
-    assert loop.masks is not None
-    prior, groups = loop.compressor.prior, loop.settings.prior().groups
-    active, precision = {}, {}
-    for weight, posterior in zip(prior.weights, prior.posteriors(), strict=True):
-        active[weight.name] = groups.to_weights(posterior.active, weight.weight.shape)
-        precision[weight.name] = groups.weight_precision(posterior.expected_precision, weight.weight.shape)
-    return Compression(loop.model, loop.masks, active, precision, loop.history, _summary(loop))
-
-
-def _summary(loop: Loop) -> dict[str, Any]:
-    """The figures of a finished compression; the only place where the test split is looked at."""
-    assert loop.masks is not None
-    size = loop.compressor.size(loop.masks)
-    score = evaluate(loop.model, loop.likelihood, loop.data.test)
-    validation = evaluate(loop.model, loop.likelihood, loop.validation)
-    compressed = copy.deepcopy(loop.model.state_dict())
-    loop.model.load_state_dict(loop.unpruned_weights)
-    unpruned = evaluate(loop.model, loop.likelihood, loop.data.test)
-    loop.model.load_state_dict(compressed)
-    parameters = sum(p.numel() for p in loop.model.parameters())
-    changes = [row["message_change"] for row in loop.history if "message_change" in row]
-    summary: dict[str, Any] = {**score, **{f"{k}_unpruned": v for k, v in unpruned.items()}}
-    if "accuracy" in score:
-        summary["accuracy_drop"] = unpruned["accuracy"] - score["accuracy"]
-    return summary | {
-        "validation": validation,
-        "validation_unpruned": loop.unpruned,
-        "nonzero_fraction": size.nonzero_fraction,
-        "dense_fraction": size.dense_fraction,
-        "structure": size.structure,
-        "macs": size.macs,
-        "macs_dense": size.macs_dense,
-        "macs_removed": 1 - size.macs_fraction,
-        "parameters": parameters - size.weights + size.live_weights,
-        "parameters_dense": parameters,
-        "seed": loop.settings.seed,
-        "seconds": round(loop.seconds, 2),
-        "converged": bool(changes) and changes[-1] < CONVERGED,
-        "status": _status(loop, size),
-        "notes": loop.notes,
-        "versions": versions(),
-        "hardware": hardware(loop.data.train.x.device),
-    }
-
-
-def _status(loop: Loop, size: Size) -> str:
-    """`finished`, or that the network collapsed, or which budget was not met and how close the network came."""
-    s, missed = loop.settings, []
-    if s.target_macs is not None and size.macs_fraction > s.target_macs:
-        missed.append(f"MACs {size.macs_fraction:.3f} of the dense network's instead of {s.target_macs:g}")
-    if s.target_nonzero is not None and size.nonzero_fraction > s.target_nonzero:
-        missed.append(f"nonzero {size.nonzero_fraction:.4f} instead of {s.target_nonzero:g}")
-    figure = "accuracy" if "accuracy" in loop.unpruned else "r2"
-    score = evaluate(loop.model, loop.likelihood, loop.validation)
-    if loop._guesses(score):
-        cause = "pruning" if not loop._guesses(loop.unpruned) else "training, before any pruning"
-        return (
-            f"collapsed: validation {figure} {score[figure]:.3f} is that of guessing, lost in {cause}; "
-            "try weaker priors or a smaller learning rate"
-        )
-    lost = loop._points_lost(score)
-    if s.max_accuracy_drop is not None and loop._over_budget():
-        missed.append(f"{lost:.2f} points of validation {figure} lost instead of {s.max_accuracy_drop:g}")
-    return "finished" if not missed else "budget not met: " + "; ".join(missed)

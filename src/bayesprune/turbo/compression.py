@@ -1,0 +1,132 @@
+"""`compress`: one verb from a network and data to a compressed network and its figures."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from bayesprune.data import DataSet
+from bayesprune.likelihoods import Classification, Likelihood
+from bayesprune.provenance import hardware, versions
+from bayesprune.turbo.compressor import Size
+from bayesprune.turbo.loop import Loop, Recorder, Silent
+from bayesprune.turbo.parallel import World
+from bayesprune.turbo.settings import Settings
+from bayesprune.turbo.training import evaluate
+
+CONVERGED = 1e-2  # mean change of v_{h->s} in the last outer iteration below which the turbo loop has settled
+
+
+@dataclass
+class Compression:
+    """A compressed network.
+
+    network: the model that was given, its dead weights zero.
+    masks, active, expected_precision: the posterior by layer name, s* (bool), q(s=1) and E[rho] of every weight, all in
+    the weight's shape.  history: a row per epoch.  summary: the figures.
+    """
+
+    network: nn.Module
+    masks: dict[str, Tensor]
+    active: dict[str, Tensor]
+    expected_precision: dict[str, Tensor]
+    history: list[dict[str, Any]]
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+def compress(
+    model: nn.Module,
+    data: DataSet,
+    *,
+    settings: Settings | None = None,
+    likelihood: Likelihood | None = None,
+    recorder: Recorder | None = None,
+    resume: tuple[Mapping[str, Any], list[dict[str, Any]]] | None = None,
+    world: World | None = None,
+) -> Compression:
+    """Compress a network: train (or take it as it is, with warmup_epochs=0), prune, decide, fine-tune.
+
+    model: any nn.Module on the device of the data; it is changed in place.  data: with a validation split, which all
+    decisions use; the test split is looked at once, at the very end.
+    resume: the state of a checkpoint and the history up to it.  world: the processes that train together.
+    """
+    settings = settings or Settings(max_accuracy_drop=0.5).for_examples(len(data.train))
+    likelihood = likelihood or Classification(settings.label_smoothing)
+    likelihood.to(data.train.x.device)
+    loop = Loop(model, data, likelihood, settings, recorder or Silent(), world or World())
+    try:
+        if resume is not None:
+            loop.load(*resume)
+        loop.run()
+    finally:
+        loop.world.unwrap(model)
+    return _result(loop)
+
+
+def _result(loop: Loop) -> Compression:
+    assert loop.masks is not None
+    prior, groups = loop.compressor.prior, loop.settings.prior().groups
+    active, precision = {}, {}
+    for weight, posterior in zip(prior.weights, prior.posteriors(), strict=True):
+        active[weight.name] = groups.to_weights(posterior.active, weight.weight.shape)
+        precision[weight.name] = groups.weight_precision(posterior.expected_precision, weight.weight.shape)
+    return Compression(loop.model, loop.masks, active, precision, loop.history, _summary(loop))
+
+
+def _summary(loop: Loop) -> dict[str, Any]:
+    """The figures of a finished compression; the only place where the test split is looked at."""
+    assert loop.masks is not None
+    size = loop.compressor.size(loop.masks)
+    score = evaluate(loop.model, loop.likelihood, loop.data.test)
+    validation = evaluate(loop.model, loop.likelihood, loop.validation)
+    compressed = copy.deepcopy(loop.model.state_dict())
+    loop.model.load_state_dict(loop.unpruned_weights)
+    unpruned = evaluate(loop.model, loop.likelihood, loop.data.test)
+    loop.model.load_state_dict(compressed)
+    parameters = sum(p.numel() for p in loop.model.parameters())
+    changes = [row["message_change"] for row in loop.history if "message_change" in row]
+    summary: dict[str, Any] = {**score, **{f"{k}_unpruned": v for k, v in unpruned.items()}}
+    if "accuracy" in score:
+        summary["accuracy_drop"] = unpruned["accuracy"] - score["accuracy"]
+    return summary | {
+        "validation": validation,
+        "validation_unpruned": loop.unpruned,
+        "nonzero_fraction": size.nonzero_fraction,
+        "dense_fraction": size.dense_fraction,
+        "structure": size.structure,
+        "macs": size.macs,
+        "macs_dense": size.macs_dense,
+        "macs_removed": 1 - size.macs_fraction,
+        "parameters": parameters - size.weights + size.live_weights,
+        "parameters_dense": parameters,
+        "seed": loop.settings.seed,
+        "seconds": round(loop.seconds, 2),
+        "converged": bool(changes) and changes[-1] < CONVERGED,
+        "status": _status(loop, size),
+        "notes": loop.notes,
+        "versions": versions(),
+        "hardware": hardware(loop.data.train.x.device),
+    }
+
+
+def _status(loop: Loop, size: Size) -> str:
+    """`finished`, or that the network collapsed, or which budget was not met and how close the network came."""
+    s, missed = loop.settings, []
+    if s.target_macs is not None and size.macs_fraction > s.target_macs:
+        missed.append(f"MACs {size.macs_fraction:.3f} of the dense network's instead of {s.target_macs:g}")
+    if s.target_nonzero is not None and size.nonzero_fraction > s.target_nonzero:
+        missed.append(f"nonzero {size.nonzero_fraction:.4f} instead of {s.target_nonzero:g}")
+    figure = "accuracy" if "accuracy" in loop.unpruned else "r2"
+    score = evaluate(loop.model, loop.likelihood, loop.validation)
+    if loop.guesses(score):
+        cause = "pruning" if not loop.guesses(loop.unpruned) else "training, before any pruning"
+        return (
+            f"collapsed: validation {figure} {score[figure]:.3f} is that of guessing, lost in {cause}; "
+            "try weaker priors or a smaller learning rate"
+        )
+    lost = loop.points_lost(score)
+    if s.max_accuracy_drop is not None and loop.over_budget():
+        missed.append(f"{lost:.2f} points of validation {figure} lost instead of {s.max_accuracy_drop:g}")
+    return "finished" if not missed else "budget not met: " + "; ".join(missed)
