@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bayesprune.cli import main
 from bayesprune.models import create
 from bayesprune.runs import RunFolder, load_newest, read_config, read_history
 
@@ -22,28 +21,6 @@ SMALL = (
     *("--model", "mlp", "--data", "digits", "--device", "cpu", "--set", "warmup_epochs=1"),
     *("--set", "prune_epochs=2", "--set", "finetune_epochs=1", "--set", "batch_size=256"),
 )
-
-
-@pytest.fixture(autouse=True)
-def _own_folders(monkeypatch, tmp_path):
-    monkeypatch.delenv("BAYESPRUNE_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Run `bayesprune ...`; return exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bayesprune", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        captured = capsys.readouterr()
-        return exit_info.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 def figures(folder):

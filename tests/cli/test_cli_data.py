@@ -5,29 +5,7 @@ import sys
 
 import pytest
 
-from bayesprune.cli import main
 from bayesprune.data import DATA_SETS, DataError
-
-
-@pytest.fixture(autouse=True)
-def _own_folders(monkeypatch, tmp_path):
-    monkeypatch.delenv("BAYESPRUNE_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Run `bayesprune ...`; return exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bayesprune", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        captured = capsys.readouterr()
-        return exit_info.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 def test_help_teaches_the_commands(call):
