@@ -12,8 +12,8 @@ from bayesprune.turbo.network_prior import NetworkPrior
 from bayesprune.turbo.settings import Settings
 
 # Under a budget the strengths are in units per training example in which LeNet-5 loses accuracy near 1; larger networks
-# may need less of the weight prior.  They begin low, grow by a constant factor an epoch to LAST_FACTOR in a share of the
-# epochs, and fall back when too much accuracy is lost.
+# may need less of the weight prior.  They begin low, grow by a constant factor an epoch to LAST_FACTOR in a share of
+# the epochs, and fall back when too much accuracy is lost.
 UNIT_PER_EXAMPLE, WEIGHT_PER_EXAMPLE = 0.08, 8e-5
 FIRST_FACTOR, LAST_FACTOR, RETREAT = 0.02, 2.0, 0.8
 UNITS_FIRST = 0.45  # share of the epochs in which only the unit prior grows
