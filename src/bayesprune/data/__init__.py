@@ -14,11 +14,12 @@ from bayesprune.data.download import fetch
 from bayesprune.data.errors import DataError
 from bayesprune.data.folders import find_source, locate, missing_files, search_folders, user_cache_folder
 from bayesprune.data.loading import Reading, load, read
-from bayesprune.data.registry import DATA_SETS, file_spec
+from bayesprune.data.registry import DATA_SETS, PHOTOGRAPHS, file_spec
 from bayesprune.data.spec import FileSpec
 
 __all__ = [
     "DATA_SETS",
+    "PHOTOGRAPHS",
     "Batches",
     "DataError",
     "DataSet",

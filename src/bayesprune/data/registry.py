@@ -88,6 +88,7 @@ CIFAR100: Final = CifarSpec(
 )
 
 FILE_SPECS: Final[dict[str, FileSpec]] = {spec.name: spec for spec in (FASHION_MNIST, CIFAR10, CIFAR100)}
+PHOTOGRAPHS: Final = frozenset({CIFAR10.name, CIFAR100.name})  # mirrored and shifted they show the same
 DATA_SETS: Final[tuple[str, ...]] = (DIGITS, *FILE_SPECS)
 
 

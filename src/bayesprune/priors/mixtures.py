@@ -61,22 +61,27 @@ class Gamma(ScaleMixture):
         """a ln b - ln Gamma(a); 0 for the improper prior, which has none."""
         return self.shape * math.log(self.rate) - math.lgamma(self.shape) if self.shape else 0.0
 
-    def _posterior_shape(self, energy: Tensor, size: Tensor | float) -> Tensor:
-        return torch.as_tensor(self.shape + size / 2, dtype=energy.dtype, device=energy.device)
+    def _posterior_shape(self, energy: Tensor, size: Tensor | float) -> Tensor | float:
+        """a + K/2; a plain number stays one, which costs nothing."""
+        shape = self.shape + size / 2
+        return shape.to(energy) if isinstance(shape, Tensor) else shape
 
     def log_density(self, energy: Tensor, size: Tensor | float) -> Tensor:
         shape = self._posterior_shape(energy, size)
-        constant = self.log_normaliser + torch.lgamma(shape) - size / 2 * math.log(2 * math.pi)
+        log_gamma = torch.lgamma(shape) if isinstance(shape, Tensor) else math.lgamma(shape)
+        constant = self.log_normaliser + log_gamma - size / 2 * math.log(2 * math.pi)
         return constant - shape * torch.log(self.rate + energy)
 
     def expected_precision(self, energy: Tensor, size: Tensor | float) -> Tensor:
         return self._posterior_shape(energy, size) / (self.rate + energy)
 
     def expected_log_precision(self, energy: Tensor, size: Tensor | float) -> Tensor:
-        return torch.digamma(self._posterior_shape(energy, size)) - torch.log(self.rate + energy)
+        shape = torch.as_tensor(self._posterior_shape(energy, size), dtype=energy.dtype, device=energy.device)
+        return torch.digamma(shape) - torch.log(self.rate + energy)
 
     def precision_mode(self, energy: Tensor, size: Tensor | float) -> Tensor:
-        return (self._posterior_shape(energy, size) - 1).clamp_min(0) / (self.rate + energy)
+        shape = self._posterior_shape(energy, size) - 1
+        return (shape.clamp_min(0) if isinstance(shape, Tensor) else max(0.0, shape)) / (self.rate + energy)
 
 
 @dataclass(frozen=True)

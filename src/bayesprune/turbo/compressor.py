@@ -1,7 +1,7 @@
 """Turbo-VBI for people who keep their own training loop: a pull in every step, an update per epoch, a decision."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,10 +13,15 @@ from bayesprune.turbo.settings import Settings
 
 # Under a budget the strengths are in units per training example in which LeNet-5 loses accuracy near 1; larger networks
 # may need less of the weight prior.  They begin low, grow by a constant factor an epoch to LAST_FACTOR in a share of
-# the epochs, and fall back when too much accuracy is lost.
+# the epochs, wait while the size falls by more than FALLING an epoch, because units take epochs to die, and fall back
+# when too much accuracy is lost.
 UNIT_PER_EXAMPLE, WEIGHT_PER_EXAMPLE = 0.08, 8e-5
-FIRST_FACTOR, LAST_FACTOR, RETREAT = 0.02, 2.0, 0.8
+FIRST_FACTORS = (0.02, 0.25)  # of the weight prior and of the unit prior
+LAST_FACTOR, FALLING = 2.5, 0.03
 UNITS_FIRST = 0.45  # share of the epochs in which only the unit prior grows
+SLOWER = 0.5  # of the unit prior's growth after that
+UNITS = 1  # the place of the unit prior in pairs of weight and unit prior
+STEPS_BACK = 2  # of growth, when too much accuracy is lost
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,11 @@ class Size:
 class Update:
     """What an outer iteration found.
 
+    masks: s* closed over dead units, by layer name.  size: of what they leave.
     change: mean |change| of the probabilities v_{h->s}.  converged: whether message passing settled in every layer.
     """
 
+    masks: dict[str, Tensor] = field(repr=False)
     size: Size
     change: float
     converged: bool
@@ -88,8 +95,9 @@ class Compressor:
         self.structure = self.prior.structure
         self.epochs = epochs
         self.epoch = 0
-        self._factors = [FIRST_FACTOR, FIRST_FACTOR] if self.settings.has_budget else [1.0, 1.0]
+        self._factors = list(FIRST_FACTORS) if self.settings.has_budget else [1.0, 1.0]
         self._resting = [False, False]  # a target that is met pulls no more
+        self._sizes = [1.0, 1.0]  # nonzero and MACs of the epoch before
         self._steps = 0
         self.prior.refresh(*self.strengths)
 
@@ -135,35 +143,38 @@ class Compressor:
     def exchange(self) -> Update:
         """Module B in every layer, and what its messages leave alive."""
         change, results = self.prior.pass_messages()
-        return Update(self.size(self.masks()), change, all(r.converged for r in results), *self.strengths)
+        masks = self.masks()
+        return Update(masks, self.size(masks), change, all(r.converged for r in results), *self.strengths)
 
-    def adjust(self, size: Size, accuracy_lost: float | None, tolerated: float | None) -> None:
-        """Go to the next epoch and its strengths."""
-        if self.settings.has_budget:
+    def adjust(self, size: Size, accuracy_lost: float | None, tolerated: float | None, *, hold: bool = False) -> None:
+        """Go to the next epoch and its strengths; under a budget they stay as they are with `hold`."""
+        if self.settings.has_budget and not hold:
             self._follow_budget(size, accuracy_lost, tolerated)
         self.epoch += 1
         self.prior.refresh(*self.strengths)
 
-    @property
-    def _growth(self) -> float:
+    def _growth(self, which: int) -> float:
         """Factor an epoch that takes a strength from its first to its last value while the units grow."""
-        return float((LAST_FACTOR / FIRST_FACTOR) ** (1 / max(1.0, UNITS_FIRST * self.epochs)))
+        return float((LAST_FACTOR / FIRST_FACTORS[which]) ** (1 / max(1.0, UNITS_FIRST * self.epochs)))
 
     def _follow_budget(self, size: Size, accuracy_lost: float | None, tolerated: float | None) -> None:
         """Units first, then weights; a target that is met pulls no more; lost accuracy makes everything weaker."""
         s = self.settings
         if tolerated is not None and accuracy_lost is not None and accuracy_lost > tolerated:
-            self._factors = [f * RETREAT for f in self._factors]
+            self._factors = [f / self._growth(which) ** STEPS_BACK for which, f in enumerate(self._factors)]
             return
         units_only = self.epoch < UNITS_FIRST * self.epochs
         goals = (
-            (0, s.target_nonzero, size.nonzero_fraction, not units_only),
-            (1, s.target_macs, size.macs_fraction, units_only or s.target_macs is not None),
+            (0, s.target_nonzero, size.nonzero_fraction, 0.0 if units_only else 1.0),
+            (1, s.target_macs, size.macs_fraction, 1.0 if units_only or s.target_macs is not None else SLOWER),
         )
-        for which, target, reached, may_grow in goals:
+        for which, target, reached, pace in goals:
             self._resting[which] = target is not None and reached <= target
-            if not self._resting[which] and may_grow and (target is not None or s.max_accuracy_drop is not None):
-                self._factors[which] *= self._growth
+            falling = which == UNITS and reached < (1 - FALLING) * self._sizes[which]
+            self._sizes[which] = reached
+            asked = target is not None or s.max_accuracy_drop is not None
+            if asked and not falling and not self._resting[which]:
+                self._factors[which] *= self._growth(which) ** pace
 
     def meets_targets(self, size: Size) -> bool:
         """Whether a network of this size is within the targets, where there are any."""
@@ -211,13 +222,14 @@ class Compressor:
             "steps": self._steps,
             "factors": list(self._factors),
             "resting": list(self._resting),
+            "sizes": list(self._sizes),
             "prior": self.prior.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.epoch, self._steps, self._factors = state["epoch"], state["steps"], list(state["factors"])
-        self._resting = list(state["resting"])
+        self._resting, self._sizes = list(state["resting"]), list(state["sizes"])
         self.prior.load(state["prior"])
 
 

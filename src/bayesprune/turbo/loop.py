@@ -2,6 +2,7 @@
 
 import copy
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -17,8 +18,10 @@ from bayesprune.turbo.settings import Settings, SettingsError
 from bayesprune.turbo.training import TrainStep, evaluate, masked
 
 PHASES = ("warmup", "prune", "finetune")
-# Points of accuracy beyond the budget that a network may have lost before fine-tuning, which brings some back.
-SLACKS = (2.0, 1.0, 0.5, 0.0)
+# Points of accuracy beyond the budget that a network may lose while it is being pruned: fine-tuning brings some back.
+SLACK = 0.5
+SAME_COST = 1.25  # networks whose costs differ by a smaller factor are about the same
+LOOKING = 0.1  # share of the pruning epochs under the first strengths
 EPSILON = 1e-9  # points, against rounding in differences of accuracies
 
 
@@ -112,10 +115,12 @@ class Loop:
         self.unpruned_weights: dict[str, Tensor] = {}
         self.masks: dict[str, Tensor] | None = None
         self.good: dict[str, Tensor] | None = None  # the last network without an empty layer
-        # For each slack, the smallest network seen that had lost no more than the budget and the slack.
-        self.candidates: dict[str, dict[str, Any]] = {}
+        # Networks that may be chosen, none of them both larger and worse than another; see `_remember`.
+        self.front: dict[str, dict[str, Any]] = {}
+        self.chosen: dict[str, float] = {}  # cost of the one being fine-tuned, and points that it had lost before
+        self.recovery = math.inf  # points that fine-tuning brings back, as far as seen
+        self.best: dict[str, Any] | None = None  # the best epoch of fine-tuning under an accuracy budget
         self.on_target: dict[str, Any] | None = None  # the best network that met the targets
-        self.retries = 0
         self.notes: list[str] = []
         self.seconds = 0.0
         self.step = self._new_step()
@@ -175,8 +180,7 @@ class Loop:
             self.unpruned_weights = copy.deepcopy(self.model.state_dict())
         elif phase == "prune":
             self._decide()
-        elif self.over_budget() and self.candidates:
-            self._fall_back()
+        elif self._falls_back():
             return
         self.phase, self.epoch = self.phase + 1, 0
 
@@ -220,9 +224,10 @@ class Loop:
             row = {f"validation_{k}": v for k, v in evaluate(self.model, self.likelihood, self.validation).items()}
             if self.masks is not None:
                 row |= _size_row(self.compressor.size(self.masks))
+                self._keep_best(row.get("validation_accuracy", row.get("validation_r2")))
             return row
         update = self.compressor.exchange()
-        masks = self.compressor.masks()
+        masks = update.masks
         with masked(self.model, masks):
             score = evaluate(self.model, self.likelihood, self.validation)
         self.world.check_equal(
@@ -239,7 +244,8 @@ class Loop:
             if not self.guesses(score):
                 self.good = copy.deepcopy(self.model.state_dict())
             self._remember(update.size, score, masks)
-            self.compressor.adjust(update.size, self.points_lost(score), self._tolerated())
+            looking = self._allowed is not None and len(self._prune_losses()) < self._looking
+            self.compressor.adjust(update.size, self._recently_lost(score), self._tolerated(), hold=looking)
         row = {f"validation_{k}": v for k, v in score.items()}
         row |= _size_row(update.size)
         row |= {"message_change": update.change, "messages_converged": update.converged}
@@ -272,32 +278,69 @@ class Loop:
         return one * math.ceil(self.settings.max_accuracy_drop / one - EPSILON)
 
     def _tolerated(self) -> float | None:
-        """Points that a network may lose while it is being pruned: budget, slack, and the noise of the measure."""
+        """Points that a network may lose while it is being pruned.
+
+        Budget, what the learning rate of pruning costs by itself (the unpruned network was trained to a rate of zero),
+        slack, and the noise of the measure.
+        """
         if self._allowed is None:
             return None
-        accuracy = self.unpruned.get("accuracy", 1.0)
-        noise = 100 * math.sqrt(accuracy * (1 - accuracy) / len(self.validation))
-        return self._allowed + SLACKS[0] + noise
+        first = self._prune_losses()[: self._looking]
+        usual = max(0.0, statistics.median(first)) if first else 0.0
+        usual *= self._learning_rate() / self.settings.learning_rate
+        count = len(self.validation)
+        # Add one right and one wrong answer: no error among a few examples does not mean that there is no noise.
+        accuracy = (self.unpruned.get("accuracy", 1.0) * count + 1) / (count + 2)
+        noise = max(100 * math.sqrt(accuracy * (1 - accuracy) / count), statistics.pstdev(first) if first else 0.0)
+        return self._allowed + usual + SLACK + noise
+
+    @property
+    def _looking(self) -> int:
+        """Epochs of pruning under the first strengths, to see what the higher learning rate alone costs."""
+        return math.ceil(LOOKING * self.settings.prune_epochs)
+
+    def _prune_losses(self) -> list[float]:
+        """Points lost in every epoch of pruning so far, but for the one that is being finished."""
+        rows = [row for row in self.history if row["phase"] == "prune"]
+        scores = [{key.removeprefix("validation_"): value for key, value in row.items()} for row in rows]
+        return [lost for lost in map(self.points_lost, scores) if lost is not None]
+
+    def _recently_lost(self, score: Mapping[str, float]) -> float | None:
+        """Median of the points lost in this epoch and the two before: single epochs are noisy."""
+        lost = self.points_lost(score)
+        return None if lost is None else statistics.median([*self._prune_losses()[-2:], lost])
 
     def _remember(self, size: Size, score: Mapping[str, float], masks: dict[str, Tensor]) -> None:
-        """Keep this network if it is the smallest yet within one of the slacks of the accuracy budget."""
+        """Keep this network if it met the targets better than any before, or may be the answer to a budget.
+
+        Of networks of about the same cost the one that lost least is kept, and none larger and worse than another.
+        """
         has_target = self.settings.target_macs is not None or self.settings.target_nonzero is not None
         better = self.on_target is None or score["nll"] <= self.on_target["nll"]
         if has_target and better and self.compressor.meets_targets(size):
-            weights = copy.deepcopy(self.model.state_dict())
-            self.on_target = {"nll": score["nll"], "model": weights, "masks": masks}
-        allowed, lost = self._allowed, self.points_lost(score)
-        if allowed is None or lost is None:
+            self.on_target = {"nll": score["nll"], **self._snapshot(masks)}
+        lost = self.points_lost(score)
+        if self._allowed is None or lost is None:
             return
-        cost = size.macs_fraction + size.nonzero_fraction
-        snapshot: dict[str, Any] | None = None
-        for slack in SLACKS:
-            known = self.candidates.get(str(slack))
-            if lost <= allowed + slack + EPSILON and (known is None or cost <= known["cost"]):
-                if snapshot is None:
-                    weights = copy.deepcopy(self.model.state_dict())
-                    snapshot = {"cost": cost, "model": weights, "masks": masks}
-                self.candidates[str(slack)] = snapshot
+        cost = _cost(size)
+        if any(kept["cost"] <= cost and kept["lost"] <= lost for kept in self.front.values()):
+            return
+        self.front = {k: kept for k, kept in self.front.items() if kept["cost"] < cost or kept["lost"] < lost}
+        about = str(round(math.log(cost) / math.log(SAME_COST)))
+        if about not in self.front or lost < self.front[about]["lost"]:
+            self.front[about] = {"cost": cost, "lost": lost, **self._snapshot(masks)}
+
+    def _snapshot(self, masks: dict[str, Tensor]) -> dict[str, Any]:
+        """Everything that makes this network one that may be chosen later."""
+        return {"model": copy.deepcopy(self.model.state_dict()), "masks": masks}
+
+    def _take(self, snapshot: Mapping[str, Any]) -> None:
+        """Go back to a network that was kept, and to what Module A and Module B hold to be true of it."""
+        self.model.load_state_dict(snapshot["model"])
+        self.compressor.prior.pass_messages()
+        self.masks = snapshot["masks"]
+        assert self.masks is not None
+        apply_masks(self.model, self.masks)
 
     def _recover(self, empty: list[str]) -> None:
         """A layer has lost all its weights: go back to the last network that had some, with half the strength."""
@@ -307,51 +350,77 @@ class Loop:
         self.compressor.prior.update_states()
 
     def _decide(self) -> None:
-        masks = self.compressor.masks()
-        size = self.compressor.size(masks)
-        if self.on_target is not None and not self.compressor.meets_targets(size):
-            self.model.load_state_dict(self.on_target["model"])
-            masks = self.on_target["masks"]
-            size = self.compressor.size(masks)
+        if self.on_target is not None:
+            self._take(self.on_target)
+        else:
+            self.masks = self.compressor.masks()
+            apply_masks(self.model, self.masks)
+        assert self.masks is not None
+        size = self.compressor.size(self.masks)
         if size.empty_layers:
             raise CollapsedError(
                 f"no live weight is left in {', '.join(size.empty_layers)}, even at reduced strength; "
                 f"try a smaller weight_strength than {self.settings.weight_strength:g} or unit_strength than "
                 f"{self.settings.unit_strength:g}"
             )
-        self.masks = masks
-        apply_masks(self.model, masks)
+        self._choose(_cost(size), self.points_lost(evaluate(self.model, self.likelihood, self.validation)))
+
+    def _choose(self, cost: float, lost: float | None) -> None:
+        """Note what is being fine-tuned from here on."""
+        self.chosen = {} if lost is None else {"cost": cost, "lost": lost}
+        self.best = None
+        if self._allowed is not None and lost is not None:
+            self._keep_best_at(lost)
+
+    def _keep_best(self, figure: float | None) -> None:
+        """Under an accuracy budget, keep the epoch of fine-tuning that is best on the validation split."""
+        name = "accuracy" if "accuracy" in self.unpruned else "r2"
+        if self._allowed is not None and figure is not None and name in self.unpruned:
+            self._keep_best_at(100 * (self.unpruned[name] - figure))
+
+    def _keep_best_at(self, lost: float) -> None:
+        if self.best is None or lost <= self.best["lost"]:
+            self.best = {"lost": lost, "model": copy.deepcopy(self.model.state_dict())}
 
     def over_budget(self) -> bool:
         allowed = self._allowed
         lost = self.points_lost(evaluate(self.model, self.likelihood, self.validation))
         return allowed is not None and lost is not None and lost > allowed + EPSILON
 
-    def _fall_back(self) -> None:
-        """Fine-tuning did not bring the accuracy back: try the smallest of the larger networks that were kept."""
-        slack = max(self.candidates, key=float)
-        candidate = self.candidates.pop(slack)
-        self.candidates = {k: c for k, c in self.candidates.items() if c["cost"] > candidate["cost"]}
-        self.model.load_state_dict(candidate["model"])
-        self.masks = candidate["masks"]
-        assert self.masks is not None
-        apply_masks(self.model, self.masks)
+    def _falls_back(self) -> bool:
+        """After fine-tuning: take its best epoch; if that is over the budget, choose a larger network to fine-tune.
+
+        The next is the smallest that would be within the budget if fine-tuning brought back as much as it did so far;
+        where there is none, the one that has lost least.
+        """
+        allowed = self._allowed
+        if allowed is None or self.best is None:
+            return False
+        self.model.load_state_dict(self.best["model"])
+        after = self.best["lost"]
+        if after <= allowed + EPSILON:
+            return False
+        self.recovery = min(self.recovery, self.chosen["lost"] - after)
+        larger = [kept for kept in self.front.values() if kept["cost"] > self.chosen["cost"]]
+        if not larger:
+            return False
+        promising = [kept for kept in larger if kept["lost"] - self.recovery <= allowed + EPSILON]
+        following = min(promising, key=lambda kept: kept["cost"]) if promising else min(larger, key=lambda k: k["lost"])
+        self._take(following)
+        self._choose(following["cost"], following["lost"])
         self.epoch = 0
-        if not self.candidates and self.retries:  # fine-tuning it has been tried
-            self._note("fine-tuning lost accuracy; the last network is taken as it was before")
-            self.phase += 1
-            return
-        self.retries += 1
-        self._note(f"more accuracy lost than allowed; a larger network is fine-tuned (retry {self.retries})")
-        if not self.candidates:
-            self.candidates = {"0.0": candidate}
+        self._note(
+            f"{after:.2f} points lost after fine-tuning, {self.settings.max_accuracy_drop:g} allowed; "
+            f"a larger network is fine-tuned ({self.compressor.size(following['masks']).nonzero_fraction:.1%} nonzero)"
+        )
         self.step = self._new_step()
+        return True
 
     # ------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
         """Everything from which `load` goes on to the bit-identical result; plain data and tensors."""
-        optimiser = self.step.optimiser.state_dict()
+        optimiser, device = self.step.optimiser.state_dict(), self.data.train.x.device
         return {
             "phase": self.phase,
             "epoch": self.epoch,
@@ -366,11 +435,14 @@ class Loop:
             "compressor": self.compressor.state(),
             "masks": self.masks,
             "good": self.good,
-            "candidates": self.candidates,
+            "front": self.front,
+            "chosen": dict(self.chosen),
+            "recovery": None if math.isinf(self.recovery) else self.recovery,
+            "best": self.best,
             "on_target": self.on_target,
-            "retries": self.retries,
             "order": self.generator.get_state(),
             "torch_random": torch.get_rng_state(),
+            "cuda_random": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
 
     def load(self, state: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
@@ -384,11 +456,14 @@ class Loop:
         self.likelihood.load_state_dict(state["likelihood"])
         self.compressor.load(state["compressor"])
         self.masks = _to(state["masks"], device)
-        self.good, self.candidates = _to(state["good"], device), _to(state["candidates"], device)
+        self.good, self.front = _to(state["good"], device), _to(state["front"], device)
+        self.chosen, self.best = dict(state["chosen"]), _to(state["best"], device)
+        self.recovery = math.inf if state["recovery"] is None else state["recovery"]
         self.on_target = _to(state["on_target"], device)
-        self.retries = state["retries"]
         self.generator.set_state(state["order"])
         torch.set_rng_state(state["torch_random"])
+        if state["cuda_random"] is not None and device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda_random"], device)
         self.step = self._new_step()
         groups = self.step.optimiser.state_dict()["param_groups"]
         restored = {int(k): v for k, v in state["optimiser"].items()}
@@ -401,6 +476,11 @@ def _to(tree: Any, device: torch.device) -> Any:
     if isinstance(tree, dict):
         return {k: _to(v, device) for k, v in tree.items()}
     return tree
+
+
+def _cost(size: Size) -> float:
+    """What a budget makes small: the shares of MACs and of weights that are left."""
+    return size.macs_fraction + size.nonzero_fraction
 
 
 def _size_row(size: Size) -> dict[str, Any]:

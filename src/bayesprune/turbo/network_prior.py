@@ -65,7 +65,7 @@ class NetworkPrior:
         self.examples = examples
         self._costs = unit_costs(self.structure, settings.cost_mix)
         self._sizes = unit_sizes(self.structure).clamp_min(1)
-        self._group_sizes = [settings.groups.size(w.weight.shape, w.weight) for w in self.weights]
+        self._group_sizes = [_one_if_all(settings.groups.size(w.weight.shape, w.weight)) for w in self.weights]
         self._pulls = [torch.zeros_like(w.weight) for w in self.weights]
         self._norms = [norm for norm in map(_trained_scale, self.weights) if norm is not None]
         self._norm_pulls = [torch.zeros_like(norm) for norm in self._norms]
@@ -222,6 +222,12 @@ class NetworkPrior:
         for kept, pull in zip(state["pulls"], self._pulls + self._norm_pulls, strict=True):
             pull.copy_(kept)
         self._decay_rate = None
+
+
+def _one_if_all(sizes: Tensor) -> Tensor | float:
+    """The sizes of the groups, (batch, *groups), as one number where they are equal: lgamma of millions is slow."""
+    first = sizes.flatten()[0]
+    return float(first) if bool((sizes == first).all()) else sizes
 
 
 def _trained_scale(weight: PrunableWeight) -> Tensor | None:

@@ -215,9 +215,11 @@ def _is_number(value: Any) -> bool:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # Algorithm 1 to the letter; p01 and p10 are not given in the paper.
+    # Algorithm 1 to the letter.  The paper does not give p01 and p10; these work best of those tried (docs/turbo.md).
     "paper": {
         "warmup_epochs": 0,
+        "finetune_epochs": 15,
+        "batch_size": 64,
         "family": "mean_field",
         "convention": "complex",
         "random_start": True,
@@ -226,8 +228,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "weight_ramp": [0.0, 0.0],
         "unit_strength": 0.0,
         "spike_rate": 1e-3,
-        "p01": 0.05,
-        "p10": 0.1,
+        "p01": 0.3,
+        "p10": 0.7,
         "fold_batchnorm": False,
         "normalise_fan_in": False,
         "learning_rate": 0.01,

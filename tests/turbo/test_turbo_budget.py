@@ -1,0 +1,165 @@
+"""How budgets steer the strengths, and which network is chosen in the end."""
+
+import itertools
+import math
+import random
+import statistics
+
+import pytest
+import torch
+from turbo_examples import digits, small_mlp
+
+from bayesprune.likelihoods import Classification
+from bayesprune.turbo import Compressor, Settings
+from bayesprune.turbo.compressor import Size
+from bayesprune.turbo.loop import SLACK, Loop, Silent
+from bayesprune.turbo.parallel import World
+
+
+def sized(nonzero, macs):
+    return Size(round(nonzero * 10000), 10000, 10000, round(macs * 10000), 10000, [1], [])
+
+
+def compressor(epochs=40, **budget):
+    return Compressor(small_mlp(), torch.zeros(2, 1, 8, 8), examples=1000, epochs=epochs, settings=Settings(**budget))
+
+
+def loop_with(unpruned=0.9, **settings):
+    loop = Loop(small_mlp(), digits(), Classification(), Settings(**settings), Silent(), World())
+    loop.unpruned = {"accuracy": unpruned, "nll": 0.0}
+    loop.phase = 1
+    return loop
+
+
+def test_the_unit_prior_waits_while_units_are_dying():
+    c = compressor(max_accuracy_drop=0.5)
+    before = c.strengths[1]
+    c.adjust(sized(0.9, 0.8), 0.0, 1.0)  # a fifth of the MACs went in one epoch
+    assert c.strengths[1] == before
+    c.adjust(sized(0.9, 0.79), 0.0, 1.0)
+    assert c.strengths[1] > before
+
+
+def test_units_grow_first_then_weights():
+    c = compressor(epochs=10, max_accuracy_drop=0.5)
+    weight, unit = [], []
+    for _ in range(10):
+        weight.append(c.strengths[0])
+        unit.append(c.strengths[1])
+        c.adjust(sized(1.0, 1.0), 0.0, 1.0)
+    assert len(set(weight[:5])) == 1
+    assert weight[9] > weight[6] > weight[5]
+    early, late = unit[2] / unit[1], unit[9] / unit[8]
+    assert late == pytest.approx(math.sqrt(early))
+
+
+def test_lost_accuracy_takes_two_steps_back():
+    c = compressor(max_accuracy_drop=0.5)
+    start = c.strengths[1]
+    c.adjust(sized(1.0, 1.0), 0.0, 1.0)
+    c.adjust(sized(1.0, 1.0), 0.0, 1.0)
+    c.adjust(sized(1.0, 1.0), 1.1, 1.0)
+    assert c.strengths[1] == pytest.approx(start)
+
+
+def test_a_target_that_is_met_rests_and_pulls_again_when_it_is_missed():
+    c = compressor(target_macs=0.5)
+    c.adjust(sized(1.0, 0.45), None, None)
+    assert c.strengths[1] == 0
+    c.adjust(sized(1.0, 0.55), None, None)
+    assert c.strengths[1] > 0
+
+
+def test_hold_changes_nothing_but_the_epoch():
+    c = compressor(max_accuracy_drop=0.5)
+    before = c.strengths
+    c.adjust(sized(1.0, 1.0), 9.0, 1.0, hold=True)
+    assert c.strengths == before
+    assert c.epoch == 1
+
+
+def prune_row(accuracy):
+    return {"phase": "prune", "validation_accuracy": accuracy, "validation_nll": 0.0}
+
+
+def test_what_is_tolerated_counts_the_cost_of_the_learning_rate():
+    loop = loop_with(max_accuracy_drop=2.0, prune_epochs=40, prune_decay=0.25)
+    count = len(loop.validation)
+    one = 100 / count
+    smoothed = (0.9 * count + 1) / (count + 2)
+    binomial = 100 * math.sqrt(smoothed * (1 - smoothed) / count)
+    allowed = one * math.ceil(2.0 / one)
+    assert loop._tolerated() == pytest.approx(allowed + SLACK + binomial)
+    loop.history = [{"phase": "warmup", "validation_accuracy": 0.1}] + [prune_row(a) for a in (0.8, 0.6, 0.85, 0.7)]
+    loop.history += [prune_row(0.2)] * 5  # beyond the epochs that look at the learning rate
+    usual, noise = 15.0, statistics.pstdev([10, 30, 5, 20])
+    assert loop._tolerated() == pytest.approx(allowed + usual + SLACK + max(binomial, noise))
+    loop.epoch = 30  # the learning rate has fallen to a quarter
+    assert loop._tolerated() == pytest.approx(allowed + usual / 4 + SLACK + max(binomial, noise))
+
+
+def test_a_single_bad_epoch_is_not_a_loss():
+    loop = loop_with(max_accuracy_drop=1.0)
+    loop.history = [prune_row(0.89), prune_row(0.90)]
+    assert loop._recently_lost({"accuracy": 0.5}) == pytest.approx(1.0)
+    loop.history.append(prune_row(0.5))
+    assert loop._recently_lost({"accuracy": 0.5}) == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_front_holds_no_network_that_is_larger_and_worse_than_another(seed):
+    loop = loop_with(max_accuracy_drop=1.0)
+    draw = random.Random(seed)
+    seen = []
+    for _ in range(60):
+        macs, lost = draw.random() + 1e-3, 30 * draw.random()
+        seen.append((2 * round(macs * 10000) / 10000, lost))
+        loop._remember(sized(macs, macs), {"accuracy": 0.9 - lost / 100, "nll": 0.0}, {})
+    kept = sorted((k["cost"], k["lost"]) for k in loop.front.values())
+    assert all(a[1] > b[1] for a, b in itertools.pairwise(kept))
+    best = [one for one in seen if not any(o[0] <= one[0] and o[1] <= one[1] and o != one for o in seen)]
+    for cost, lost in best:  # each of the best has a neighbour of about its cost that lost no more, or is kept itself
+        assert any(k[0] <= 1.3 * cost and k[1] <= lost + 1e-6 for k in kept)
+
+
+def falling_back(loop, front, chosen, after):
+    snapshot = {"model": loop.model.state_dict(), "masks": loop.compressor.masks()}
+    loop.front = {str(i): {"cost": c, "lost": lost, **snapshot} for i, (c, lost) in enumerate(front)}
+    loop.chosen = {"cost": chosen[0], "lost": chosen[1]}
+    loop.best = {"lost": after, "model": loop.model.state_dict()}
+    loop.phase = 2
+    return loop._falls_back()
+
+
+def test_the_next_network_is_the_smallest_that_fine_tuning_would_bring_back():
+    loop = loop_with(max_accuracy_drop=1.0)
+    front = [(0.1, 4.0), (0.2, 3.0), (0.4, 2.0), (0.8, 1.0), (1.6, 0.2)]
+    # Fine-tuning brought 1.2 points back: a network that lost up to 1.2 plus the budget is promising.
+    assert falling_back(loop, front, chosen=(0.1, 4.0), after=2.8)
+    assert loop.chosen["cost"] == 0.4
+    assert loop.recovery == pytest.approx(1.2)
+    assert loop.epoch == 0
+    assert "2.80 points lost after fine-tuning, 1 allowed" in loop.notes[-1]
+
+
+def test_where_none_is_promising_the_one_that_lost_least_is_next():
+    loop = loop_with(max_accuracy_drop=1.0)
+    assert falling_back(loop, [(0.1, 9.0), (0.4, 7.0), (0.8, 6.0)], chosen=(0.1, 9.0), after=8.5)
+    assert loop.chosen["cost"] == 0.8
+
+
+def test_within_the_budget_or_without_a_larger_network_it_ends():
+    loop = loop_with(max_accuracy_drop=1.0)
+    assert not falling_back(loop, [(0.1, 4.0), (0.8, 1.0)], chosen=(0.1, 4.0), after=0.5)
+    assert not falling_back(loop, [(0.1, 4.0)], chosen=(0.1, 4.0), after=3.0)
+
+
+def test_fine_tuning_ends_with_its_best_epoch():
+    loop = loop_with(max_accuracy_drop=1.0)
+    loop.masks = loop.compressor.masks()
+    for accuracy, value in ((0.85, 1.0), (0.88, 2.0), (0.86, 3.0)):
+        with torch.no_grad():
+            next(loop.model.parameters()).fill_(value)
+        loop._keep_best(accuracy)
+    assert loop.best["lost"] == pytest.approx(2.0)
+    assert bool((next(iter(loop.best["model"].values())) == 2.0).all())
