@@ -214,6 +214,71 @@ def padded() -> Net:
     return Net(forward, stem=conv(3, 4), narrow=nn.Conv2d(4, 7, 3, 2, 1), out=nn.Linear(7, 4))
 
 
+def upsampled() -> Net:
+    def forward(net, x):
+        x = net.norm(net.one(x)).relu()
+        x = net.two(net.up(x).relu()).relu()
+        x = net.again(net.last(x))
+        return net.out(x.mean((2, 3)))
+
+    return Net(
+        forward,
+        one=conv(3, 5),
+        norm=nn.BatchNorm2d(5),
+        up=nn.ConvTranspose2d(5, 4, 2, 2),
+        two=conv(4, 6),
+        last=nn.ConvTranspose2d(6, 3, 3, 2, 1, bias=False),
+        again=nn.ConvTranspose2d(3, 5, 1),
+        out=nn.Linear(5, 4),
+    )
+
+
+def group_normed() -> Net:
+    def forward(net, x):
+        x = net.norm(net.one(x)).relu()
+        x = net.deep(x) + net.skip(x)
+        x = net.instance(net.two(x)).relu()
+        return net.out(x.mean((2, 3)))
+
+    return Net(
+        forward,
+        one=conv(3, 6),
+        norm=nn.GroupNorm(3, 6),
+        deep=conv(6, 6, groups=6),
+        skip=conv(6, 6, 1),
+        two=conv(6, 4),
+        instance=nn.GroupNorm(4, 4),
+        out=nn.Linear(4, 4),
+    )
+
+
+def embedded() -> Net:
+    def forward(net, x):
+        x = net.embed((x[:, 0, 0] * 8 + 4).long()) + net.position
+        x = net.hidden(x * net.scale).relu()
+        return net.out(x.mean(1) * net.whole)
+
+    net = Net(forward, embed=nn.Embedding(8, 6, padding_idx=0), hidden=nn.Linear(6, 5), out=nn.Linear(5, 4))
+    net.position = nn.Parameter(torch.ones(1, 8, 6))
+    net.scale = nn.Parameter(torch.ones(6))
+    net.whole = nn.Parameter(torch.ones(1))
+    return net
+
+
+def attended() -> Net:
+    def forward(net, x):
+        x = x.flatten(2)[:, :, :12]
+        x, _ = net.attention(x, x, x)
+        return net.out(net.hidden(x).relu().flatten(1))
+
+    return Net(
+        forward,
+        attention=nn.MultiheadAttention(12, 3, batch_first=True),
+        hidden=nn.Linear(12, 5),
+        out=nn.Linear(15, 4),
+    )
+
+
 # The number of removable units, counted by hand.
 NETWORKS: dict[str, tuple[Callable[[], Net], int]] = {
     "chain": (chain, 5 + 6),
@@ -231,6 +296,10 @@ NETWORKS: dict[str, tuple[Callable[[], Net], int]] = {
     "repeated": (repeated, 5),
     "gated": (gated, 4 + 5),
     "padded": (padded, 4),
+    "upsampled": (upsampled, 5 + 4 + 6 + 3 + 5),
+    "group_normed": (group_normed, 3 + 4),
+    "embedded": (embedded, 6 + 5),
+    "attended": (attended, 3 + 12 + 5),
 }
 
 
@@ -251,17 +320,36 @@ def randomise(model: nn.Module, seed: int = 0, *, biases: bool = True) -> nn.Mod
 
 def silenced_into(model: nn.Module, structure: Structure, units: Tensor) -> nn.Module:
     """A copy with all parameters that lead into these units at zero."""
+    return _with_makers(model, structure, units, lambda entries: 0 * entries)
+
+
+def scrambled_into(model: nn.Module, structure: Structure, units: Tensor, seed: int = 0) -> nn.Module:
+    """A copy with all parameters that lead into these units at random."""
+    generator = torch.Generator().manual_seed(seed)
+    return _with_makers(
+        model, structure, units, lambda entries: torch.rand(entries.shape, generator=generator, dtype=entries.dtype)
+    )
+
+
+def _with_makers(
+    model: nn.Module, structure: Structure, units: Tensor, change: Callable[[Tensor], Tensor]
+) -> nn.Module:
     model = copy.deepcopy(model)
     modules = dict(model.named_modules())
+    readers = {layer.name for layer in structure.transposed}
     with torch.no_grad():
         for layer in structure.layers:
             rows = units[layer.out_units]
             for parameter in modules[layer.name].parameters():
-                parameter[rows] = 0
+                parameter[rows] = change(parameter[rows])
         for name, channels in structure.norms.items():
             for key, tensor in (*modules[name].named_parameters(), *modules[name].named_buffers()):
                 if key in ("weight", "bias", "running_mean"):
-                    tensor[units[channels]] = 0
+                    tensor[units[channels]] = change(tensor[units[channels]])
+        for slot in structure.slots:
+            if (slot.tensor, slot.dim) != ("weight", 0) or slot.module not in readers:
+                entries = getattr(modules[slot.module], slot.tensor).transpose(0, slot.dim)
+                entries[units[slot.units]] = change(entries[units[slot.units]])
     return model
 
 
@@ -276,7 +364,25 @@ def silenced_out_of(model: nn.Module, structure: Structure, units: Tensor) -> nn
                 per_group = layer.shape[0] // layer.groups
                 for group, columns in enumerate(layer.in_units):
                     weight[group * per_group : (group + 1) * per_group, units[columns]] = 0
+        transposed = {layer.name for layer in structure.transposed}
+        for slot in structure.slots:
+            if slot.module in transposed and (slot.tensor, slot.dim) == ("weight", 0):
+                modules[slot.module].weight[units[slot.units]] = 0
     return model
+
+
+def weight_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
+    """The shape of the weight of every layer and every transposed conv."""
+    shapes = {layer.name: layer.shape for layer in structure.layers}
+    for layer in structure.transposed:
+        shapes[layer.name] = (layer.in_units.numel(), layer.shape[0] // layer.groups, *layer.shape[2:])
+    return shapes
+
+
+def random_masks(structure: Structure, seed: int, density: float) -> dict[str, Tensor]:
+    """Masks of all weights."""
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.rand(shape, generator=generator) < density for name, shape in weight_shapes(structure).items()}
 
 
 def masked(model: nn.Module, masks: dict[str, Tensor]) -> nn.Module:

@@ -2,7 +2,7 @@ import time
 
 import pytest
 import torch
-from structure_networks import NETWORKS, randomise
+from structure_networks import NETWORKS, random_masks, randomise, weight_shapes
 
 from bayesprune.models import create
 from bayesprune.structure import (
@@ -30,8 +30,18 @@ def structure(request):
     return trace(model, IMAGES)
 
 
-def positions_of(layer):
+def linear_of(structure):
+    return (*structure.layers, *structure.transposed)
+
+
+def positions_of(structure, layer):
     """Every weight: its index, the unit it makes and the unit it reads."""
+    if layer in structure.transposed:
+        assert layer.groups == 1
+        shape = weight_shapes(structure)[layer.name]
+        for index in torch.cartesian_prod(*[torch.arange(size) for size in shape]).tolist():
+            yield tuple(index), int(layer.out_units[index[1]]), int(layer.in_units[0, index[0]])
+        return
     per_group = layer.shape[0] // layer.groups
     for index in torch.cartesian_prod(*[torch.arange(size) for size in layer.shape]).tolist():
         made = int(layer.out_units[index[0]])
@@ -39,36 +49,33 @@ def positions_of(layer):
 
 
 def slow_live_units(structure, masks):
-    """The definition, with loops."""
-    dead: set[int] = set()
-    while True:
-        made, read, filters, needed = set(), set(), set(), set()
-        for layer in structure.layers:
-            for index, maker, reader in positions_of(layer):
-                live = bool(masks[layer.name][index])
-                if layer.per_channel:
-                    assert maker == reader
-                    if layer.gates[index[0] // (layer.shape[0] // layer.groups)]:
-                        needed.add((layer.name, maker))
-                    if live:
-                        filters.add((layer.name, maker))
-                elif live and maker not in dead and reader not in dead:
-                    made.add(maker)
-                    read.add(reader)
-        blocked = {unit for _, unit in needed - filters}
-        after = {
-            unit
-            for unit in range(structure.unit_count)
-            if bool(structure.removable[unit]) and (unit not in made or unit not in read or unit in blocked)
-        }
-        if after <= dead:
-            return torch.tensor([unit not in dead for unit in range(structure.unit_count)])
-        dead |= after
+    """The definition, with loops over weights."""
+    edges, filters, needed = set(), set(), set()
+    for layer in linear_of(structure):
+        for index, maker, reader in positions_of(structure, layer):
+            live = bool(masks[layer.name][index])
+            if layer.per_channel:
+                assert maker == reader
+                if layer.gates[index[0] // (layer.shape[0] // layer.groups)]:
+                    needed.add((layer.name, maker))
+                if live:
+                    filters.add((layer.name, maker))
+            elif live:
+                edges.add((reader, maker))
+    units = range(structure.unit_count)
+    stays = {unit for unit in units if not structure.removable[unit]}
+    given = {unit for unit in units if structure.given[unit]}
+    blocked = {unit for _, unit in needed - filters} - stays
+    forward = reachable(stays | given - blocked, edges, blocked)
+    backward = reachable(stays, {(made, read) for read, made in edges}, blocked)
+    return torch.tensor([unit in forward and unit in backward for unit in units])
 
 
-def random_masks(structure, seed, density):
-    generator = torch.Generator().manual_seed(seed)
-    return {layer.name: torch.rand(layer.shape, generator=generator) < density for layer in structure.layers}
+def reachable(start, edges, blocked):
+    found = set(start)
+    while new := {end for begin, end in edges if begin in found} - found - blocked:
+        found |= new
+    return found
 
 
 @pytest.mark.parametrize("density", [0.03, 0.3])
@@ -78,9 +85,9 @@ def test_closing_agrees_with_loops(structure, density):
     assert torch.equal(alive, slow_live_units(structure, masks))
     closed = close(structure, masks)
     assert closed.keys() == masks.keys()
-    for layer in structure.layers:
+    for layer in linear_of(structure):
         assert not bool((closed[layer.name] & ~masks[layer.name]).any())
-        for index, maker, reader in positions_of(layer):
+        for index, maker, reader in positions_of(structure, layer):
             kept = bool(masks[layer.name][index]) and bool(alive[maker]) and bool(alive[reader])
             assert bool(closed[layer.name][index]) == kept
     again = close(structure, closed)
@@ -96,11 +103,12 @@ def test_sums_agree_with_loops(structure):
     sums, sizes, costs = torch.zeros(3, structure.unit_count, dtype=torch.float64)
     alive = ~structure.removable | (torch.rand(structure.unit_count, generator=generator) < 0.6)
     left_macs = left_weights = 0
-    for layer in structure.layers:
-        for index, maker, reader in positions_of(layer):
+    for layer in linear_of(structure):
+        for index, maker, reader in positions_of(structure, layer):
             for unit in [maker] if layer.per_channel else [maker, reader]:
-                sums[unit] += values[layer.name][index]
-                sizes[unit] += 1
+                if layer.name in values:
+                    sums[unit] += values[layer.name][index]
+                    sizes[unit] += 1
                 if structure.removable[unit]:
                     costs[unit] += 0.3 * layer.positions / macs(structure) + 0.7 / weights(structure)
             if alive[maker] and alive[reader]:
@@ -144,6 +152,11 @@ def test_wrong_values_are_refused():
         close(structure, {"x": torch.ones(1)})
     with pytest.raises(ValueError, match=r"must have the shape of the weight, \(4, 6\), got \(6, 4\)"):
         unit_sums(structure, {"out": torch.ones(6, 4)})
+    upsampled = trace(randomise(NETWORKS["upsampled"][0]()), IMAGES)
+    with pytest.raises(ValueError, match=r"must have the shape of the weight, \(5, 4, 2, 2\), got \(4, 5, 2, 2\)"):
+        close(upsampled, {"up": torch.ones(4, 5, 2, 2)})
+    with pytest.raises(ValueError, match=r"values has a layer 'up'"):
+        unit_sums(upsampled, {"up": torch.ones(5, 4, 2, 2)})
     with pytest.raises(ValueError, match=r"one entry per unit"):
         to_weights(structure, torch.ones(3))
     with pytest.raises(ValueError, match=r"one entry per unit"):
@@ -159,6 +172,10 @@ def test_moving_keeps_everything():
     assert all(layer.out_units.is_meta and layer.in_units.is_meta and layer.gates.is_meta for layer in moved.layers)
     assert all(piece.is_meta for resize in moved.resizes for piece in resize.pieces)
     assert unit_sizes(moved).shape == (structure.unit_count,)
+    moved = trace(randomise(NETWORKS["upsampled"][0]()), IMAGES).to("meta")
+    assert len(moved.slots) == 3 + 2 + 3
+    assert all(slot.units.is_meta for slot in moved.slots)
+    assert all(layer.out_units.is_meta for layer in moved.transposed)
 
 
 @pytest.mark.gpu

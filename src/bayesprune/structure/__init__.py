@@ -10,11 +10,12 @@ A *unit* is a neuron or channel: one id per set of channels that can only be rem
 from bayesprune.structure.closing import close, live_units
 from bayesprune.structure.counting import macs, to_weights, unit_costs, unit_sizes, unit_sums, weights, widths
 from bayesprune.structure.tracing import trace, trace_graph
-from bayesprune.structure.units import Layer, Resize, Structure
+from bayesprune.structure.units import Layer, Resize, Slot, Structure
 
 __all__ = [
     "Layer",
     "Resize",
+    "Slot",
     "Structure",
     "close",
     "live_units",

@@ -9,20 +9,24 @@ from bayesprune.structure.units import Layer, Structure, check_units, check_valu
 
 
 def macs(structure: Structure, alive: Tensor | None = None) -> int:
-    """Multiply-accumulates of all layers per example; with alive (unit_count,) bool, of the dense remainder.
+    """Multiply-accumulates per example of all layers and transposed convs; with alive, of the dense remainder.
 
-    The remainder of a layer is its live rows times its live columns, of a grouped conv group by group.
+    alive: (unit_count,) bool.  The remainder of a layer is its live rows times its live columns, of a grouped conv
+    group by group.  Norms, embeddings, and attention but for its out_proj do not count.
     """
     return sum(count * layer.positions for layer, count in _remaining(structure, alive))
 
 
 def weights(structure: Structure, alive: Tensor | None = None) -> int:
-    """Weights of all layers, without biases and norms; with alive (unit_count,) bool, of the dense remainder."""
+    """Weights of what `macs` counts, without biases; with alive (unit_count,) bool, of the dense remainder."""
     return sum(count for _, count in _remaining(structure, alive))
 
 
 def widths(structure: Structure, alive: Tensor | None = None) -> list[int]:
-    """Live outputs of every layer but those that make the network's output: 6-16-120-84 for LeNet-5."""
+    """Live outputs of every layer but those that make the network's output: 6-16-120-84 for LeNet-5.
+
+    Without transposed convs: the widths are those of what the priors prune.
+    """
     alive = _alive(structure, alive)
     hidden = [layer for layer in structure.layers if not bool(structure.outputs[layer.out_units].all())]
     return [int(alive[layer.out_units].sum()) for layer in hidden]
@@ -32,7 +36,8 @@ def unit_sums(structure: Structure, values: Mapping[str, Tensor]) -> Tensor:
     """The sum of a quantity of each weight over the weights into and out of each unit, (unit_count,).
 
     values: one tensor of the shape of the weight per layer; a layer that is not there adds nothing.  A weight of a
-    per_channel layer counts once for its unit; one that leads from a unit to itself counts twice.
+    per_channel layer counts once for its unit; one that leads from a unit to itself counts twice.  Transposed convs and
+    slots are not part of it: for a head of attention the sum is over the columns of out_proj.
     """
     check_values(structure, values, "values")
     return _scatter(structure, _sides(structure, values))
@@ -46,14 +51,17 @@ def unit_sizes(structure: Structure) -> Tensor:
 def unit_costs(structure: Structure, mix: float) -> Tensor:
     """What the weights into and out of each unit cost, (unit_count,) float64; 0 for units that stay.
 
-    mix * (share of the network's multiply-accumulates) + (1 - mix) * (share of its weights).
+    mix * (share of the network's multiply-accumulates) + (1 - mix) * (share of its weights), of what `macs` counts: the
+    weights of transposed convs cost something, too, although `unit_sums` leaves them out.
     """
     if not 0 <= mix <= 1:
         raise ValueError(f"mix must be in [0, 1], got {mix}; 1 counts multiply-accumulates only, 0 weights only")
     # Shares of nothing are 0: a network without layers that run.
     all_macs, all_weights = max(macs(structure), 1), max(weights(structure), 1)
-    shares = [mix * layer.positions / all_macs + (1 - mix) / all_weights for layer in structure.layers]
-    sides = ((layer, *_constant(layer, share)) for layer, share in zip(structure.layers, shares, strict=True))
+    sides = (
+        (layer, *_constant(layer, mix * layer.positions / all_macs + (1 - mix) / all_weights))
+        for layer in (*structure.layers, *structure.transposed)
+    )
     return _scatter(structure, sides) * structure.removable
 
 
@@ -64,12 +72,19 @@ def to_weights(structure: Structure, per_unit: Tensor) -> dict[str, Tensor]:
     per_channel layers the value of their unit once.
     """
     check_units(structure, per_unit, "per_unit")
-    result = {}
-    for layer in structure.layers:
-        rows = per_unit[layer.out_units].reshape(layer.groups, -1, 1)
-        total = rows if layer.per_channel else rows + per_unit[layer.in_units].unsqueeze(1)
-        result[layer.name] = total.reshape(*layer.shape[:2], *(1,) * (len(layer.shape) - 2))
-    return result
+    return {
+        layer.name: pair_sums(layer, per_unit).reshape(*layer.shape[:2], *(1,) * (len(layer.shape) - 2))
+        for layer in structure.layers
+    }
+
+
+def pair_sums(layer: Layer, per_unit: Tensor) -> Tensor:
+    """The value of the unit of every row plus that of every column, (groups, out / groups, in_per_group).
+
+    per_unit: (unit_count,).  For per_channel layers the value of their unit once.
+    """
+    rows = per_unit[layer.out_units].reshape(layer.groups, -1, 1)
+    return rows if layer.per_channel else rows + per_unit[layer.in_units].unsqueeze(1)
 
 
 def _alive(structure: Structure, alive: Tensor | None) -> Tensor:
@@ -80,10 +95,10 @@ def _alive(structure: Structure, alive: Tensor | None) -> Tensor:
 
 
 def _remaining(structure: Structure, alive: Tensor | None) -> list[tuple[Layer, int]]:
-    """The weights between live units of every layer."""
+    """The weights between live units of every layer and transposed conv."""
     alive = _alive(structure, alive)
     result = []
-    for layer in structure.layers:
+    for layer in (*structure.layers, *structure.transposed):
         rows = alive[layer.out_units].reshape(layer.groups, -1).sum(1)
         columns = alive[layer.in_units].sum(1)
         result.append((layer, int((rows * columns).sum()) * layer.kernel))

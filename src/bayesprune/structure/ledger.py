@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bayesprune.structure.units import Layer, Resize, Structure
+from bayesprune.structure.units import Layer, Resize, Slot, Structure
 
 NO_UNIT = -1
 """The id of what belongs to no removable unit: inputs, parameters, results of operations not understood."""
@@ -13,7 +13,7 @@ NO_UNIT = -1
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """The ids on both sides of a layer, before it is known which of them are the same."""
+    """The ids on both sides of a layer, before it is known which of them are the same; fields as in `Layer`."""
 
     shape: tuple[int, ...]
     out_ids: Tensor
@@ -27,11 +27,15 @@ class Ledger:
 
     parents: list[int] = field(default_factory=list)
     layers: dict[str, Made] = field(default_factory=dict)
+    transposed: dict[str, Made] = field(default_factory=dict)
     norms: dict[str, Tensor] = field(default_factory=dict)
+    slots: dict[tuple[str, str, int], Tensor] = field(default_factory=dict)
+    makers: set[tuple[str, str, int]] = field(default_factory=set)
     resizes: list[Resize] = field(default_factory=list)
     reads: list[tuple[Tensor, frozenset[str]]] = field(default_factory=list)
     ends: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
+    given: list[Tensor] = field(default_factory=list)
     stuck: list[tuple[Tensor, str]] = field(default_factory=list)
     remarks: set[str] = field(default_factory=set)
 
@@ -71,6 +75,21 @@ class Ledger:
             self.parents[max(self.find(one), self.find(other))] = min(self.find(one), self.find(other))
         return torch.where(first >= 0, first, second)
 
+    def slot(self, module: str, tensor: str, dim: int, ids: Tensor, *, makes: bool = False) -> None:
+        """A dimension of a parameter has an entry for each of these units; `makes` as in `Slot`."""
+        key = module, tensor, dim
+        self.unite(self.slots.setdefault(key, ids), ids, f"{module}: {tensor}")
+        if makes:
+            self.makers.add(key)
+
+    def units_of(self, module: str, tensor: str) -> Tensor:
+        """The ids of the entries of a tensor; where they are not known one by one, those of its module."""
+        made = [book[module] for book in (self.layers, self.transposed) if module in book]
+        found = [ids for one in made for ids in (one.out_ids, one.in_ids.flatten())]
+        found += [self.norms[module]] if module in self.norms else []
+        found += [ids for key, ids in self.slots.items() if key[:2] == (module, tensor)]
+        return torch.cat([torch.empty(0, dtype=torch.long), *found])
+
     def find(self, unit: int) -> int:
         """The smallest id of the same unit."""
         while self.parents[unit] != unit:
@@ -95,27 +114,30 @@ class Ledger:
         notes = [
             why for ids, why in self.stuck if why in self.remarks or (len(ids) and not bool(ends[number[ids]].all()))
         ]
-        layers = []
-        for name, position in positions.items():
-            made = self.layers[name]
+
+        def settled(name: str, made: Made) -> Layer:
             gates = torch.zeros(len(made.in_ids), dtype=torch.bool)
             if made.per_channel:
                 around = chosen([ids for ids, through in self.reads if name not in through])
                 gates = ~around[number[made.in_ids[:, 0]]]
             sides = number[made.out_ids], number[made.in_ids]
-            layers.append(Layer(name, made.shape, *sides, position, made.per_channel, gates))
+            return Layer(name, made.shape, *sides, positions[name], made.per_channel, gates)
+
         resizes = [
             Resize(one.node, one.kind, one.dim, tuple(_numbered(piece, number) for piece in one.pieces))
             for one in self.resizes
         ]
         return Structure(
-            layers=tuple(layers),
+            layers=tuple(settled(name, self.layers[name]) for name in positions if name in self.layers),
             unit_count=count,
             removable=~(ends | chosen([ids for ids, _ in self.stuck])),
             outputs=outputs,
+            given=chosen([*self.given, *[self.slots[key] for key in self.makers]]),
             norms={name: number[ids] for name, ids in self.norms.items()},
             resizes=tuple(resizes),
             notes=tuple(dict.fromkeys(notes)),
+            slots=tuple(Slot(*key, number[ids], key in self.makers) for key, ids in self.slots.items()),
+            transposed=tuple(settled(name, self.transposed[name]) for name in positions if name in self.transposed),
         )
 
 

@@ -8,12 +8,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bayesprune.structure.attention import SlimAttention
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 Prunable = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+Attention = nn.MultiheadAttention | SlimAttention
 
 ELEMENTWISE: Final = _names(
     """
@@ -27,7 +31,8 @@ ELEMENTWISE: Final = _names(
     maximum minimum where masked_fill masked_fill_ lerp eq ne lt le gt ge logical_not logical_and logical_or
     """
 )
-PRODUCTS: Final = frozenset({"mul", "mul_", "multiply", "imul"})
+PRODUCTS: Final = _names("mul mul_ multiply imul")
+QUOTIENTS: Final = _names("div div_ divide truediv true_divide itruediv")
 FIRST_ONLY: Final = frozenset({"to", "type", "type_as"})
 REDUCTIONS: Final = _names("mean sum prod amax amin max min std var logsumexp median any all nanmean")
 ACROSS: Final = _names("softmax log_softmax softmin cumsum cumprod normalize")
@@ -91,6 +96,7 @@ PAD_MODULES: Final = {
 SOFTMAX_MODULES: Final = (nn.Softmax, nn.LogSoftmax, nn.Softmin)
 RESAMPLING_MODULES: Final = (nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d)
 BATCH_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 INSTANCE_NORMS: Final = {nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2, nn.InstanceNorm3d: 3}
 
 
@@ -102,6 +108,24 @@ def _functions(namespaces: Iterable[Any]) -> dict[Any, str]:
 
 
 FUNCTIONS: Final = _functions((operator, torch, functional))
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether the effect of the module on units is known even if it is of a user's class."""
+    return isinstance(module, Prunable | SlimAttention) or keeps_forward(module, (*BATCH_NORMS, *TRANSPOSED))
+
+
+def groups_of(module: Prunable | Transposed) -> int:
+    """The number of groups; 1 for a Linear."""
+    return 1 if isinstance(module, nn.Linear) else module.groups
+
+
+def shape_of(module: Prunable | Transposed) -> tuple[int, ...]:
+    """(out, in_per_group, *kernel): the shape of the weight, for a transposed conv with both sides exchanged."""
+    shape = tuple(module.weight.shape)
+    if isinstance(module, Transposed):
+        return shape[1] * module.groups, shape[0] // module.groups, *shape[2:]
+    return shape
 
 
 def keeps_forward(module: nn.Module, kinds: Iterable[type[nn.Module]]) -> bool:

@@ -17,11 +17,13 @@ class Value:
 
     ids: the unit of every entry, with as many dimensions as the tensor and size 1 where the unit does not change:
     (1, c, 1, 1) for a feature map.  through: the per_channel layers that everything in it has passed.
+    parameter: its name if the tensor is a parameter as it stands, else empty.
     """
 
     shape: torch.Size
     ids: Tensor
     through: frozenset[str] = frozenset()
+    parameter: str = ""
 
     @property
     def dims(self) -> list[int]:
@@ -41,6 +43,13 @@ class Value:
         shape = [*self.shape]
         shape.insert(dim, 1)
         return Value(torch.Size(shape), self.ids.unsqueeze(dim), self.through)
+
+
+def along(shape: torch.Size, dim: int, ids: Tensor, through: frozenset[str] = frozenset()) -> Value:
+    """A tensor with the units `ids`, (shape[dim],), along one dimension."""
+    size = [1] * len(shape)
+    size[dim] = -1
+    return Value(shape, ids.reshape(size), through)
 
 
 Flow = Any
