@@ -1,0 +1,139 @@
+"""The ways to run a network that are compared: by eager PyTorch, compiled, in ONNX Runtime, as a CUDA graph."""
+
+import copy
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesprune.export.checking import random_inputs, ready
+from bayesprune.export.onnx_file import onnx_bytes, open_session, run_session
+from bayesprune.export.quiet import quiet
+
+RUNTIMES = ("eager", "compile", "onnx", "cuda_graph")
+LAYOUTS = ("contiguous", "channels_last")
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to run a network."""
+
+    runtime: str
+    layout: str
+
+    def __str__(self) -> str:
+        return self.runtime if self.runtime == "onnx" else f"{self.runtime} {self.layout}"
+
+
+@dataclass
+class Copies:
+    """Copies of one network for one device, made when they are first needed; the network itself is never run."""
+
+    network: nn.Module
+    example: Tensor
+    device: torch.device
+    by_layout: dict[str, nn.Module] = field(default_factory=dict)
+    onnx: bytes | None = None
+
+    def module(self, layout: str) -> nn.Module:
+        """In evaluation mode, float32, on the device, with that memory format."""
+        if layout not in self.by_layout:
+            module = copy.deepcopy(self.network).eval().to(self.device, torch.float32).requires_grad_(False)
+            self.by_layout[layout] = _in_format(module, layout)
+        return self.by_layout[layout]
+
+    def onnx_content(self) -> bytes:
+        """The ONNX file, exported once for all batch sizes."""
+        if self.onnx is None:
+            self.onnx, _ = onnx_bytes(ready(self.network), self.example)
+        return self.onnx
+
+
+def kinds(runtimes: Sequence[str], layouts: Sequence[str], device: torch.device, dimensions: int) -> list[Kind]:
+    """Those that make sense: ONNX Runtime on the CPU, CUDA graphs on CUDA, channels_last for images (n, c, h, w)."""
+    chosen = []
+    for runtime in runtimes:
+        if (runtime == "onnx" and device.type != "cpu") or (runtime == "cuda_graph" and device.type != "cuda"):
+            continue
+        for layout in layouts if runtime != "onnx" else ("contiguous",):
+            if layout != "channels_last" or dimensions == 4:
+                chosen.append(Kind(runtime, layout))
+    return chosen
+
+
+def inputs(example: Tensor, batch: int, device: torch.device) -> Tensor:
+    """The inputs (batch, ...) that every candidate gets."""
+    return random_inputs(example, batch).to(device)
+
+
+def prepare(kind: Kind, copies: Copies, x: Tensor) -> Callable[[], Tensor]:
+    """A function that runs the network on `x` (batch, ...) once; call it under torch.inference_mode.
+
+    Compilers may run at its first call.  The input is in place before: a CUDA graph has no copy in it.
+    """
+    if kind.runtime == "onnx":
+        session = open_session(copies.onnx_content(), threads=torch.get_num_threads())
+        return lambda: run_session(session, x)
+    module = copies.module(kind.layout)
+    if kind.layout == "channels_last":
+        x = x.contiguous(memory_format=torch.channels_last)
+    if kind.runtime == "compile":
+        compiled = torch.compile(_own_function(module), dynamic=False, fullgraph=True)
+        return lambda: compiled(x)
+    if kind.runtime == "cuda_graph":
+        return _captured(module, x)
+    return lambda: module(x)
+
+
+def first_call(run: Callable[[], Tensor]) -> Tensor:
+    """The outputs of the first call, in which compilers run."""
+    with quiet(), torch.inference_mode():
+        return run()
+
+
+def _in_format(module: nn.Module, layout: str) -> nn.Module:
+    """All weights and buffers of four dimensions in the memory format."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.contiguous(memory_format=FORMATS[layout])
+    return module
+
+
+def _own_function(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """`module` as a function with a code object of its own.
+
+    The compiler keeps its results per code object and goes back to eager silently when there are too many.
+    """
+
+    def forward(x: Tensor) -> Tensor:
+        return module(x)  # type: ignore[no-any-return]
+
+    code = forward.__code__.replace(co_name=f"forward_{next(_numbers)}")
+    return FunctionType(code, forward.__globals__, code.co_name, None, forward.__closure__)
+
+
+def _captured(module: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    """The forward pass as a CUDA graph."""
+    with torch.inference_mode(), torch.cuda.device(x.device):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # libraries allocate and choose their kernels outside the graph
+                module(x)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out: Any = module(x)
+
+    def replay() -> Tensor:
+        graph.replay()
+        return out  # type: ignore[no-any-return]
+
+    return replay
