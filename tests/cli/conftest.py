@@ -12,6 +12,7 @@ def _own_folders(monkeypatch, tmp_path):
     monkeypatch.delenv("BAYESPRUNE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("bayesprune.cli.finishing.SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
 
 

@@ -26,6 +26,7 @@ SMALL = (
 def figures(folder):
     summary = json.loads((folder / "summary.json").read_text())
     summary.pop("seconds")
+    assert summary.pop("latency")["comparisons"]
     return summary
 
 
@@ -35,8 +36,14 @@ def test_from_data_to_a_summary(call, tmp_path):
     folder = tmp_path / "runs" / "mlp-digits-1"
     for words in ("accuracy", "nonzero", "removed", "structure", "status", "everything is in runs/mlp-digits-1"):
         assert words in out
+    for words in (
+        "times smaller than the dense network",
+        "proof      equal to the masked network to",
+        "speed      shrunk",
+    ):
+        assert words in out
     names = {entry.name for entry in folder.iterdir()}
-    assert names >= {"config.json", "history.jsonl", "summary.json", "checkpoint.safetensors"}
+    assert names >= {"config.json", "history.jsonl", "summary.json", "checkpoint.safetensors", "network.safetensors"}
     assert [row["phase"] for row in read_history(folder)] == ["warmup", "prune", "prune", "finetune"]
     plan = read_config(folder)
     assert (plan["model"], plan["data"]) == ("mlp", "digits")

@@ -19,7 +19,8 @@ from turbo_examples import (
 from bayesprune import models
 from bayesprune.data import DataSet, Split
 from bayesprune.likelihoods import GaussianRegression, LearnedNoise
-from bayesprune.turbo import PRESETS, CollapsedError, DivergedError, Settings, SettingsError, compress
+from bayesprune.surgery import ProofError
+from bayesprune.turbo import PRESETS, CollapsedError, DivergedError, Settings, SettingsError, compress, compression
 
 KEYS = {
     *("accuracy", "accuracy_unpruned", "accuracy_drop", "nonzero_fraction", "dense_fraction", "structure", "macs"),
@@ -336,3 +337,68 @@ def test_the_same_seed_gives_the_same_network_and_another_one_does_not():
         networks.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
     assert torch.equal(networks[0], networks[1])
     assert not torch.equal(networks[0], networks[2])
+
+
+def compared(result, inputs):
+    """The largest difference between the outputs of the masked and of the smaller network."""
+    result.network.eval()
+    with torch.no_grad():
+        return float((result.network(inputs) - result.shrunk(inputs)).abs().max())
+
+
+def test_the_shrunk_network_is_smaller_and_computes_the_same(quick):
+    data, network, _, result = quick
+    summary, layers = result.summary, layers_of(result.shrunk)
+    assert compared(result, data.test.x) < 1e-5
+    assert accuracy(result.shrunk, data.test) == pytest.approx(summary["accuracy"], abs=1 / len(data.test))
+    assert not result.shrunk.training
+    real = [layers["fc1"].out_features, layers["fc2"].out_features]
+    assert real == summary.get("structure_shrunk", summary["structure"])
+    assert all(width < before for width, before in zip(real, (32, 16), strict=True))
+    assert summary["macs_shrunk"] == 64 * real[0] + real[0] * real[1] + real[1] * 10
+    assert summary["parameters_shrunk"] == sum(p.numel() for p in result.shrunk.parameters())
+    assert summary["parameters_shrunk"] == summary["macs_shrunk"] + sum(real) + 10
+    assert [layer.out_features for layer in layers_of(network).values()] == [32, 16, 10]  # the given one stays
+    proof = summary["proof"]
+    assert proof["examples"] == 2 * min(256, len(data.validation))
+    assert 0 <= proof["max_rel_64"] <= 1e-10
+    assert 0 <= proof["max_rel_32"] <= 1e-5
+    assert "surgery_notes" not in summary
+
+
+def test_the_proof_holds_with_norms_and_sums():
+    data = coloured_images()
+    result = compress(residual(), data, settings=replace(TINY, batch_size=48, unit_strength=1e4))
+    assert compared(result, data.test.x) < 1e-4
+    assert result.summary["parameters_shrunk"] <= result.summary["parameters_dense"]
+
+
+def test_networks_that_differ_are_an_error(monkeypatch):
+    def wrong(model, masks, example):
+        surgery = operate(model, masks, example)
+        with torch.no_grad():
+            surgery.network.out.bias[0] += 1e-3
+        return surgery
+
+    operate = compression.operate
+    monkeypatch.setattr(compression, "operate", wrong)
+    with pytest.raises(ProofError, match="differ by"):
+        compress(small_mlp(), digits(), settings=TINY)
+
+
+class NamesItsDtype(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.out = nn.Linear(64, 12), nn.Linear(12, 10)
+
+    def forward(self, x):
+        return self.out(self.fc1(x.flatten(1).float()).relu())
+
+
+def test_a_network_that_names_its_dtype_is_compared_in_it():
+    torch.manual_seed(0)
+    data = digits()
+    result = compress(NamesItsDtype(), data, settings=TINY)
+    assert compared(result, data.test.x) < 1e-5
+    assert result.summary["proof"]["max_rel_32"] <= 1e-5
+    assert "max_rel_64" not in result.summary["proof"]

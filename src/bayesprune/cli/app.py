@@ -5,10 +5,15 @@ from typing import Annotated
 
 import typer
 
-from bayesprune.cli import compress, data
+from bayesprune.artefact import ArtefactError
+from bayesprune.cli import bench, compress, data, export, results
 from bayesprune.data import DataError
+from bayesprune.export import ExportError
+from bayesprune.latency import LatencyError
 from bayesprune.runs import RunError
 from bayesprune.turbo import DivergedError, SettingsError
+
+EXPECTED = (ArtefactError, DataError, DivergedError, ExportError, LatencyError, RunError, SettingsError)
 
 app = typer.Typer(
     help="Make a neural network smaller and faster, and keep what it has learned.",
@@ -18,8 +23,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.command("compress")(compress.compress)
-app.command("evaluate")(compress.evaluate)
-app.command("info")(compress.info)
+app.command("evaluate")(results.evaluate)
+app.command("info")(results.info)
+app.command("export")(export.export)
+app.command("bench")(bench.bench)
 app.add_typer(data.app, name="data")
 
 
@@ -43,9 +50,9 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a problem with data, settings or a run is one message on stderr and exit code 1."""
+    """Run the command line; a problem that a person can solve is one message on stderr and exit code 1."""
     try:
         app()
-    except (DataError, RunError, SettingsError, DivergedError) as error:
+    except EXPECTED as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(1) from None

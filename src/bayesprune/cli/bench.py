@@ -1,0 +1,109 @@
+"""The command `bayesprune bench`: how fast the smaller network is beside the dense one."""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from bayesprune.cli.networks import device_by_name
+from bayesprune.cli.results import RunOrFile
+from bayesprune.cli.sources import Source, open_source
+from bayesprune.latency import RUNTIMES, measure
+from bayesprune.runs.atomic import remove_temporary_files, write_atomically
+from bayesprune.runs.disk_errors import starting
+from bayesprune.runs.plain_json import to_json
+
+BENCH = "bench.json"
+WIDTH = 78  # of the line that shows progress
+
+
+def bench(
+    source: RunOrFile,
+    batch: Annotated[list[int] | None, typer.Option(help="A batch size; may be repeated.  [default: 1, 256]")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads on the CPU; by default all.  1 gives the steadiest times.")
+    ] = None,
+    runtimes: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of {', '.join(RUNTIMES)}, separated by commas.  By default all that fit the device and are "
+            "installed, but for compile: compiling takes up to a minute per network and batch size.",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time per network, runtime and batch size.")] = 1.0,
+    output: Annotated[
+        Path | None, typer.Option(help="The JSON file with all times; by default beside the network.")
+    ] = None,
+) -> None:
+    """Measure how much faster the smaller network is than the dense one.
+
+    Both run in turns on the same inputs, so that whatever slows this machine down slows both; the best way to run the
+    one is compared with the best way to run the other.  Where there is no gain, the reason is given.
+
+    The dense network of a run is the run's own before pruning; that of a file is a new one of the same name.
+
+    Example: bayesprune bench runs/lenet5-digits-1 --batch 1 --batch 64 --threads 1
+    """
+    found = open_source(source)
+    place = device_by_name(device)
+    shrunk = found.network()
+    dense, what = found.dense()
+    typer.echo(what)
+    networks = {"shrunk": shrunk} if dense is None else {"dense": dense, "shrunk": shrunk}
+    with _progress() as progress:
+        latency = measure(
+            networks,
+            found.example,
+            batches=tuple(batch or (1, 256)),
+            device=place,
+            threads=threads,
+            runtimes=_runtimes(runtimes, place),
+            seconds=seconds,
+            progress=progress,
+        )
+    typer.echo(latency.table())
+    typer.echo(latency.in_words())
+    path = output or _beside(found)
+    content = {"model": found.text("model"), "dense": what, **latency.as_dict()}
+    with starting(path):
+        remove_temporary_files(path)
+        write_atomically(path, [to_json(content, path, indent=2).encode() + b"\n"])
+    typer.echo(f"all times are in {path}")
+
+
+def _runtimes(given: str | None, device: torch.device) -> tuple[str, ...]:
+    if given is not None:
+        return tuple(dict.fromkeys(one.strip() for one in given.split(",")))
+    if device.type == "cuda":
+        return ("eager", "cuda_graph")
+    packages = ("onnx", "onnxscript", "onnxruntime")
+    return ("eager", "onnx") if all(importlib.util.find_spec(one) for one in packages) else ("eager",)
+
+
+def _beside(found: Source) -> Path:
+    return found.folder / BENCH if found.folder is not None else found.path.with_suffix(f".{BENCH}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A line on the terminal that is gone at the end; None where there is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+
+    def show(text: str, done: int, total: int) -> None:
+        sys.stderr.write(f"\r{f'{100 * done // total:3d} %  {text}'[:WIDTH]:<{WIDTH}}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        sys.stderr.write("\r" + " " * WIDTH + "\r")
+        sys.stderr.flush()

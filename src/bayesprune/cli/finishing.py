@@ -1,0 +1,93 @@
+"""The end of a run: the smaller network in a file of its own, checked, its speed, and the summary."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bayesprune import artefact
+from bayesprune.cli.networks import network_of_plan
+from bayesprune.cli.sources import NETWORK
+from bayesprune.data import DataSet
+from bayesprune.latency import LatencyError, measure
+from bayesprune.runs import RunError, RunFolder
+from bayesprune.runs.atomic import remove_temporary_files
+from bayesprune.runs.disk_errors import continuing
+from bayesprune.turbo import Compression
+
+BATCHES, SECONDS = (1, 256), 0.3  # of the short measurement
+CHECKED = 64  # examples on which the file is compared with the network
+NOT_IN_THE_FILE = ("seconds", "hardware", "versions")  # so that the same run makes the same file
+
+
+def finish(
+    run: RunFolder, plan: dict[str, Any], data_of_run: DataSet, result: Compression, *, bench: bool
+) -> dict[str, Any]:
+    """Write the artefact, measure, then write the summary, so that a run with a summary has its network."""
+    summary = dict(result.summary)
+    summary |= _write_network(run, plan, data_of_run, result)
+    if bench:
+        try:
+            summary["latency"] = _latency(run, plan, data_of_run, result.shrunk)
+        except LatencyError as error:
+            summary["notes"] = [*summary["notes"], f"the speed was not measured: {error}"]
+    run.write_summary(summary)
+    return summary
+
+
+def _write_network(run: RunFolder, plan: dict[str, Any], data_of_run: DataSet, result: Compression) -> dict[str, int]:
+    """Write the smaller network and read it back; returns its size, and that of the dense network in such a file."""
+    path = run.path / NETWORK
+    with continuing(path, run.path):
+        remove_temporary_files(path)
+        artefact.save(
+            path,
+            result.shrunk,
+            example_shape=data_of_run.input_shape,
+            config=plan,
+            metrics={key: value for key, value in result.summary.items() if key not in NOT_IN_THE_FILE},
+            classes=data_of_run.classes,
+        )
+        try:
+            _check(path, result.shrunk, data_of_run)
+        except RunError:
+            path.unlink()
+            raise
+        size = path.stat().st_size
+    # The header would be about the same.
+    return {"bytes": size, "bytes_dense": size - _tensor_bytes(result.shrunk) + _tensor_bytes(result.network)}
+
+
+def _check(path: Path, network: nn.Module, data_of_run: DataSet) -> None:
+    """Raise RunError unless the network in the file gives the very same outputs."""
+    x = data_of_run.train.x[:CHECKED].cpu()
+    with torch.no_grad():
+        expected, got = copy.deepcopy(network).cpu().eval()(x), artefact.load(path)(x)
+    if not torch.equal(expected, got):
+        raise RunError(
+            f"the network read back from {path} gives other outputs than the one written; "
+            "this is a bug or a fault of the disk or memory: try again with --resume"
+        )
+
+
+def _latency(run: RunFolder, plan: dict[str, Any], data_of_run: DataSet, shrunk: nn.Module) -> dict[str, Any]:
+    """The unpruned network of the run beside the smaller one."""
+    state = run.load_checkpoint()
+    assert state is not None
+    dense = network_of_plan(plan | {"weights": None}, data_of_run)
+    dense.load_state_dict(state["unpruned_weights"])
+    latency = measure(
+        {"dense": dense, "shrunk": shrunk},
+        data_of_run.train.x[:1],
+        batches=BATCHES,
+        device=data_of_run.train.x.device,
+        runtimes=("eager",),
+        seconds=SECONDS,
+    )
+    return latency.as_dict(samples=False)
+
+
+def _tensor_bytes(network: nn.Module) -> int:
+    return sum(one.nbytes for one in (*network.parameters(), *network.buffers()))
