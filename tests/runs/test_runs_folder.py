@@ -411,4 +411,5 @@ def test_the_files_have_the_names_that_the_documentation_says():
         "checkpoint.previous.safetensors",
         "history.jsonl",
         "summary.json",
+        "network.safetensors",
     )

@@ -28,11 +28,17 @@ def describe_module(module: nn.Module, name: str) -> dict[str, Any]:
     arguments = {}
     for argument in MODULES[MODULE_NAMES[kind]].arguments:
         value = _argument(module, argument.rstrip("?"))
-        if not argument.endswith("?") or value != inspect.signature(kind).parameters[argument[:-1]].default:
+        if not argument.endswith("?") or not _is_default(kind, argument[:-1], value):
             arguments[argument.rstrip("?")] = encode(value, {})
     described = {"class": MODULE_NAMES[kind], "arguments": arguments}
     _check_same(module, build_module(described, name), name)
     return described
+
+
+def _is_default(kind: type[nn.Module], argument: str, value: Any) -> bool:
+    """Whether leaving an argument out says the same; one that this version of torch does not have is left out."""
+    parameter = inspect.signature(kind).parameters.get(argument)
+    return parameter is None or bool(value == parameter.default)
 
 
 def build_module(described: Any, name: str) -> nn.Module:

@@ -13,7 +13,6 @@ import yaml
 from bayesprune import data, models
 from bayesprune.cli.finishing import finish
 from bayesprune.cli.networks import device_by_name, network_of_plan
-from bayesprune.cli.sources import NETWORK
 from bayesprune.cli.words import in_words
 from bayesprune.runs import (
     Display,
@@ -26,6 +25,7 @@ from bayesprune.runs import (
     read_history,
     run_folder,
 )
+from bayesprune.runs.folder import NETWORK
 from bayesprune.surgery import ProofError
 from bayesprune.turbo import PRESETS, CollapsedError, FolderRecorder, Interrupted, Settings, SettingsError
 from bayesprune.turbo import compress as compress_network

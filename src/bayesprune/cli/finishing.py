@@ -9,12 +9,12 @@ from torch import nn
 
 from bayesprune import artefact
 from bayesprune.cli.networks import network_of_plan
-from bayesprune.cli.sources import NETWORK
 from bayesprune.data import DataSet
 from bayesprune.latency import LatencyError, measure
 from bayesprune.runs import RunError, RunFolder
 from bayesprune.runs.atomic import remove_temporary_files
 from bayesprune.runs.disk_errors import continuing
+from bayesprune.runs.folder import NETWORK
 from bayesprune.turbo import Compression
 
 BATCHES, SECONDS = (1, 256), 0.3  # of the short measurement

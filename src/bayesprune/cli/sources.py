@@ -11,8 +11,7 @@ from bayesprune import artefact, models
 from bayesprune.artefact import Artefact, ArtefactError
 from bayesprune.runs import RunError, load_newest, read_config
 from bayesprune.runs.disk_errors import reading, resume_command
-
-NETWORK = "network.safetensors"
+from bayesprune.runs.folder import NETWORK
 
 
 @dataclass(frozen=True)

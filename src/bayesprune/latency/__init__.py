@@ -8,5 +8,6 @@ print(latency.in_words())
 from bayesprune.latency.candidates import LAYOUTS, RUNTIMES
 from bayesprune.latency.measuring import LatencyError, measure
 from bayesprune.latency.report import Comparison, Latency, Row
+from bayesprune.latency.rounding import shrink_fastest
 
-__all__ = ["LAYOUTS", "RUNTIMES", "Comparison", "Latency", "LatencyError", "Row", "measure"]
+__all__ = ["LAYOUTS", "RUNTIMES", "Comparison", "Latency", "LatencyError", "Row", "measure", "shrink_fastest"]

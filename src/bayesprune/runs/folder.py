@@ -27,12 +27,13 @@ from bayesprune.runs.plain_json import read_json, to_json
 CONFIG = "config.json"
 HISTORY = "history.jsonl"
 SUMMARY = "summary.json"
+NETWORK = "network.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
 LOCK = "lock"
 
 # In the order in which they go when a run is overwritten: without its config it is no run.
-RUN_FILES = (CONFIG, CHECKPOINT, PREVIOUS, HISTORY, SUMMARY)
+RUN_FILES = (CONFIG, CHECKPOINT, PREVIOUS, HISTORY, SUMMARY, NETWORK)
 
 
 class RunFolder:
