@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -357,3 +358,39 @@ def test_help_teaches(call):
     assert "compiling takes up to a minute" in re.sub(r"\s*│\n│\s*", " ", call("bench", "--help")[1])
     assert "pip install" in call("export", "--help")[1]
     assert "--no-bench" in call("compress", "--help")[1]
+
+
+def test_widths_are_rounded_where_that_measures_faster(call, copied, monkeypatch):
+    def eight_is_faster(networks, *_, **__):
+        comparison = SimpleNamespace(ratio=1.3, faster=True, network=SimpleNamespace(network="8"))
+        assert list(networks) == ["1", "8", "16"]
+        return SimpleNamespace(comparisons=[comparison])
+
+    monkeypatch.setattr("bayesprune.latency.rounding.measure", eight_is_faster)
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"round_widths": True}))
+    before = summary_of(copied)
+    x = data.load("digits").test.x
+    expected = artefact.load(copied / "network.safetensors")(x)
+    code, _, error = call("compress", "--resume", copied, "--device", "cpu", "--quiet", "--no-bench")
+    assert code == 0, error
+    after = summary_of(copied)
+    assert after["multiple"] == 8
+    dense = [6, 16, 120, 84]
+    shrunk = before.get("structure_shrunk", before["structure"])
+    rounded = [min(full, -(-width // 8) * 8) for width, full in zip(shrunk, dense, strict=True)]
+    assert after["structure_shrunk"] == rounded
+    assert after["macs_shrunk"] > before["macs_shrunk"]
+    assert after["proof"]["max_rel_64"] < 1e-10
+    torch.testing.assert_close(artefact.load(copied / "network.safetensors")(x), expected)
+
+
+def test_bench_with_rounded_widths(call, copied, moved, tmp_path):
+    output = tmp_path / "bench.json"
+    quick = ("--batch", "4", "--seconds", "0.01", "--runtimes", "eager", "--device", "cpu", "--output", output)
+    code, out, error = call("bench", copied, *quick, "--multiple", "8")
+    assert code == 0, error
+    assert "shrunk x8" in out
+    code, _, error = call("bench", moved, *quick, "--multiple", "8")
+    assert code != 0
+    assert "--multiple needs the run folder, not a file" in error

@@ -1,6 +1,7 @@
 """The end of a run: the smaller network in a file of its own, checked, its speed, and the summary."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,15 @@ import torch
 from torch import nn
 
 from bayesprune import artefact
-from bayesprune.cli.networks import network_of_plan
+from bayesprune.cli.networks import network_of_plan, runtimes_of
 from bayesprune.data import DataSet
-from bayesprune.latency import LatencyError, measure
+from bayesprune.latency import LatencyError, measure, shrink_fastest
 from bayesprune.runs import RunError, RunFolder
 from bayesprune.runs.atomic import remove_temporary_files
 from bayesprune.runs.disk_errors import continuing
 from bayesprune.runs.folder import NETWORK
+from bayesprune.structure import macs, trace, widths
+from bayesprune.surgery import prove
 from bayesprune.turbo import Compression
 
 BATCHES, SECONDS = (1, 256), 0.3  # of the short measurement
@@ -23,9 +26,11 @@ NOT_IN_THE_FILE = ("seconds", "hardware", "versions")  # so that the same run ma
 
 
 def finish(
-    run: RunFolder, plan: dict[str, Any], data_of_run: DataSet, result: Compression, *, bench: bool
+    run: RunFolder, plan: dict[str, Any], data_of_run: DataSet, result: Compression, *, bench: bool, rounding: bool
 ) -> dict[str, Any]:
     """Write the artefact, measure, then write the summary, so that a run with a summary has its network."""
+    if rounding:
+        result = _rounded(data_of_run, result)
     summary = dict(result.summary)
     summary |= _write_network(run, plan, data_of_run, result)
     if bench:
@@ -35,6 +40,30 @@ def finish(
             summary["notes"] = [*summary["notes"], f"the speed was not measured: {error}"]
     run.write_summary(summary)
     return summary
+
+
+def _rounded(data_of_run: DataSet, result: Compression) -> Compression:
+    """The same with widths rounded up to the multiple that measures fastest, proven again."""
+    x = data_of_run.train.x
+    network, multiple = shrink_fastest(
+        copy.deepcopy(result.network).cpu().eval(),
+        {name: mask.cpu() for name, mask in result.masks.items()},
+        x[:2].cpu(),
+        device=x.device,
+        runtimes=runtimes_of(x.device),
+        seconds=SECONDS,
+    )
+    if multiple == 1:
+        return replace(result, summary=result.summary | {"multiple": 1})
+    figures = {
+        "multiple": multiple,
+        "proof": prove(result.network, network, [x[:CHECKED]]).as_dict(),
+        "parameters_shrunk": sum(p.numel() for p in network.parameters()),
+    }
+    figures |= {
+        key: count(trace(network, x[:2].cpu())) for key, count in (("macs_shrunk", macs), ("structure_shrunk", widths))
+    }
+    return replace(result, shrunk=network.to(x.device), summary=result.summary | figures)
 
 
 def _write_network(run: RunFolder, plan: dict[str, Any], data_of_run: DataSet, result: Compression) -> dict[str, int]:

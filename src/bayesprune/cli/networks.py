@@ -1,5 +1,6 @@
 """Devices and networks by the names that a person gives."""
 
+import importlib.util
 import os
 from typing import Any
 
@@ -43,3 +44,11 @@ def network_of_plan(plan: dict[str, Any], data_of_run: data.DataSet) -> nn.Modul
         except (OSError, SafetensorError, RuntimeError) as error:
             raise RunError(f"{plan['weights']} does not hold the weights of a {plan['model']}: {error}") from error
     return network
+
+
+def runtimes_of(device: torch.device) -> tuple[str, ...]:
+    """The ways to run a network on a device that need no long preparation."""
+    if device.type == "cuda":
+        return ("eager", "cuda_graph")
+    packages = ("onnx", "onnxscript", "onnxruntime")
+    return ("eager", "onnx") if all(importlib.util.find_spec(one) for one in packages) else ("eager",)

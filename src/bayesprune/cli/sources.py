@@ -1,5 +1,6 @@
 """A run folder or an artefact, whichever a person names."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from bayesprune.artefact import Artefact, ArtefactError
 from bayesprune.runs import RunError, load_newest, read_config
 from bayesprune.runs.disk_errors import reading, resume_command
 from bayesprune.runs.folder import NETWORK
+from bayesprune.surgery import shrink
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,17 @@ class Source:
             return network, f"dense is a new {self.text('model')}: the same work as the unpruned one, other weights"
         network.load_state_dict(state["unpruned_weights"])
         return network, "dense is the network of this run before pruning"
+
+    def rounded(self, multiple: int) -> nn.Module:
+        """The smaller network with widths rounded up to a multiple; only a run still has the dead units for that."""
+        network = self.fresh_dense()
+        state = load_newest(self.folder)[0] if self.folder is not None else None
+        if network is None or state is None or not state["masks"]:
+            raise RunError(f"{self.path} has no dead units to keep; --multiple needs the run folder, not a file")
+        network.load_state_dict(state["model"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what stays dense was said when the run ended
+            return shrink(network.eval(), state["masks"], self.example, multiple=multiple)
 
 
 def open_source(path: Path) -> Source:
