@@ -1,0 +1,122 @@
+"""Everything that a baseline depends on, as plain data."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_type_hints
+
+from bayesprune.turbo.settings import FEWEST_PRUNE_STEPS, SettingsError, _check_kind, _from_yaml
+
+# The penalty's strength where the settings leave it open, for Adam.
+STRENGTHS = {
+    "variational-dropout": 1.0,
+    "group-variational-dropout": 1.0,
+    "polarization": 1e-2,
+    "l1": 2.0,
+    "group-norm": 1e-4,
+}
+EPOCHS = ("warmup_epochs", "prune_epochs", "finetune_epochs")
+
+
+@dataclass(frozen=True)
+class BaselineSettings:
+    """How a network is trained, pruned by a baseline and fine-tuned.
+
+    Epochs: `warmup_epochs` of plain training (for snip of a dense twin, which is only the network to compare with),
+    `prune_epochs` under the method, `finetune_epochs` with the masks fixed.
+    The learning rate falls by a cosine in warm-up and (from `finetune_rate` times it) in fine-tuning, and in pruning by
+    `prune_schedule`.
+    `strength`: of the penalty, None for the method's own (`STRENGTHS`): KL weight of the variational methods (1 is the
+    bound), lambda of polarization, of l1 and of group-norm's sparse training; reached by a linear ramp over a part of
+    the pruning epochs, (begin, end) as fractions.
+    `target_nonzero`: share of weights that snip and magnitude keep.  `target_macs`: share that group-norm keeps.
+    Variational dropout: weights with log alpha above `log_alpha_threshold` die; `variance_rate` is the learning rate of
+    log-variances over that of weights (with adam).
+    Group variational dropout: `scale_prior`, `largest_deviation` of a weight of the first layer, and
+    `element_sparsity`, which prunes single weights by log alpha, too.
+    Polarization: `polarization_t` is t of Zhuang (2020).
+    Magnitude: `score`, and whether the share grows by the cubic schedule (`gradual`) or at once, before pruning epochs.
+    l1: `normalise` measures every layer's weights by their root mean square when pruning begins.
+    snip: `snip_batches` to average the gradient over.  group-norm: `pruning_steps` on the way to the target.
+    """
+
+    warmup_epochs: int = 15
+    prune_epochs: int = 45
+    finetune_epochs: int = 20
+    batch_size: int = 128
+    optimiser: Literal["adam", "sgd"] = "adam"
+    learning_rate: float = 3e-3
+    prune_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    finetune_rate: float = 0.5
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    label_smoothing: float = 0.0
+    augment: bool = False
+    bfloat16: bool = False
+
+    strength: float | None = None
+    strength_ramp: tuple[float, float] = (0.0, 0.3)
+    target_nonzero: float = 0.1
+    target_macs: float = 0.25
+
+    log_alpha_threshold: float = 3.0
+    variance_rate: float = 10.0
+    scale_prior: Literal["log-uniform", "horseshoe"] = "log-uniform"
+    largest_deviation: float = 0.2
+    element_sparsity: bool = False
+    polarization_t: float = 1.2
+    score: Literal["magnitude", "normalised", "lamp"] = "lamp"
+    gradual: bool = True
+    normalise: bool = True
+    snip_batches: int = 1
+    pruning_steps: int = 5
+
+    validation: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            _check_kind(name, getattr(self, name), kind)
+        for name in EPOCHS:
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} must be at least 0, got {getattr(self, name)}")
+        for name in ("batch_size", "snip_batches", "pruning_steps"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, usual in (("learning_rate", 3e-3), ("variance_rate", 10.0), ("largest_deviation", 0.2)):
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"{name} must be above 0, got {getattr(self, name)}; try {usual:g}")
+        if self.strength is not None and self.strength < 0:
+            raise SettingsError(f"strength must be at least 0, got {self.strength}; None takes the method's own")
+        begin, end = self.strength_ramp
+        if not 0 <= begin <= end <= 1:
+            raise SettingsError(f"strength_ramp must be two growing fractions, such as (0, 0.3), got {begin, end}")
+        for name in ("target_nonzero", "target_macs", "validation"):
+            if not 0 < getattr(self, name) < 1:
+                raise SettingsError(
+                    f"{name} must be a fraction between 0 and 1, such as 0.1, got {getattr(self, name)}"
+                )
+
+    def for_examples(self, examples: int) -> "BaselineSettings":
+        """The same with enough epochs for a small training set: pruning needs thousands of steps, not epochs."""
+        steps = max(1, examples // self.batch_size) * max(1, self.prune_epochs)
+        factor = max(1.0, FEWEST_PRUNE_STEPS / steps)
+        return dataclasses.replace(self, **{name: math.ceil(factor * getattr(self, name)) for name in EPOCHS})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "BaselineSettings":
+        """The inverse; an unknown name is an error that lists the nearest ones."""
+        known = get_type_hints(cls)
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 3, 0.4)
+                raise SettingsError(
+                    f"unknown setting {name!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
+                )
+        return cls(**{name: _from_yaml(value, known[name]) for name, value in values.items()})
