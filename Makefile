@@ -33,8 +33,8 @@ types: $(INSTALLED)  ## mypy, strict
 imports: $(INSTALLED)  ## import-linter: imports point one way
 	$(BIN)/lint-imports
 
-unit: $(INSTALLED)  ## The default tests
-	$(BIN)/python -m pytest
+unit: $(INSTALLED)  ## The default tests, in two processes of one thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-slow: $(INSTALLED)  ## Tests that take minutes
 	$(BIN)/python -m pytest -m slow
