@@ -1,13 +1,12 @@
 """A file that gets its name only after it was checked."""
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from bayesprune.export.report import ExportError
-from bayesprune.runs.atomic import Buffer, sync_folder, temporary_name, write_all
+from bayesprune.runs.atomic import Buffer, sync_folder, temporary_name, write_new
 
 Result = TypeVar("Result")
 
@@ -23,13 +22,7 @@ def write_verified(path: Path, chunks: Sequence[Buffer], verify: Callable[[Path]
         raise ExportError(f"{path} is a folder; give the name of a file")
     fresh = temporary_name(path)
     try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            for chunk in chunks:
-                write_all(descriptor, chunk)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_new(fresh, chunks)
         result = verify(fresh)
         fresh.replace(path)
     finally:

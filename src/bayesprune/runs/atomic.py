@@ -23,13 +23,7 @@ def write_atomically(path: Path, chunks: Sequence[Buffer], keep: Path | None = N
     """
     fresh = temporary_name(path)
     try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            for chunk in chunks:
-                write_all(descriptor, chunk)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_new(fresh, chunks)
         if keep is not None:
             _keep(path, keep)
         os.replace(fresh, path)  # noqa: PTH105 - the tests count the calls of os
@@ -37,6 +31,17 @@ def write_atomically(path: Path, chunks: Sequence[Buffer], keep: Path | None = N
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def write_new(path: Path, chunks: Sequence[Buffer]) -> None:
+    """Put `chunks` into a file that is not there yet, down to the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        for chunk in chunks:
+            write_all(descriptor, chunk)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_all(descriptor: int, data: Buffer) -> None:
