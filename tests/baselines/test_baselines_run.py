@@ -7,7 +7,7 @@ import torch
 from baseline_examples import NAMES, a_run, digits, lenet, normed, quick, residual, small_mlp
 from torch import nn
 
-from bayesprune import baselines
+from bayesprune import baselines, models
 from bayesprune.baselines import BaselineSettings, recipe
 from bayesprune.baselines.recipes import NETWORKS, RECIPES
 from bayesprune.baselines.running import learning_rate
@@ -235,7 +235,7 @@ def test_a_recorder_hears_everything_and_can_stop():
             return len(self.rows) == 3
 
     listener = Listener()
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted, match=r"l1 was stopped after warmup epoch 3 of 8; a baseline has no checkpoints"):
         baselines.run("l1", small_mlp(), digits(), settings=quick("l1"), recorder=listener)
     assert len(listener.rows) == 3
     assert listener.steps == 3 * 20
@@ -327,3 +327,33 @@ def test_steps_are_captured_on_a_gpu(name, monkeypatch):
     result = baselines.run(name, normed().cuda(), on_gpu, settings=quick(name))
     assert captured
     assert result.summary["accuracy"] > 0.85
+
+
+# ------------------------------------------------------------------------------------------------ big recipes, dense
+
+
+@pytest.mark.parametrize(
+    ("protocol", "network"), [("best", "alexnet-small"), ("paper", "alexnet-small"), ("best", "vgg11")]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_recipes_of_larger_networks_take_a_step(name, protocol, network):
+    """One batch of noise in every phase of a recipe: nothing is learned, but everything runs."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(24, 3, 32, 32, generator=generator), torch.arange(24) % 4
+    data = DataSet.from_tensors(x, y, test=0.25, validation=0.25)
+    model = models.create(network, (3, 32, 32), 4, generator=generator)
+    known = recipe(name, protocol, network)
+    epochs = {f"{phase}_epochs": min(1, getattr(known, f"{phase}_epochs")) for phase in ("warmup", "prune", "finetune")}
+    result = baselines.run(name, model, data, settings=replace(known, batch_size=8, **epochs))
+    assert result.summary["proof"]["max_rel_64"] < 1e-10
+    assert len(result.history) == sum(epochs.values())
+
+
+def test_dense_training_prunes_nothing():
+    settings = quick("magnitude", warmup_epochs=8, prune_epochs=0, finetune_epochs=0)
+    network, data = small_mlp(), digits()
+    result = baselines.train_dense(network, data, settings=settings)
+    assert result.summary["method"] == "unpruned"
+    assert (result.summary["nonzero_fraction"], result.summary["macs_removed"]) == (1, 0)
+    assert result.summary["accuracy"] == result.summary["accuracy_unpruned"] > 0.9
+    assert all(mask.all() for mask in result.masks.values())

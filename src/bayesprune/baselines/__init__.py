@@ -6,9 +6,9 @@
 `METHODS` lists the names, `RECIPES` what they differ in; the result has the fields of `turbo.Compression`.
 """
 
-from bayesprune.baselines.methods import METHODS, run
+from bayesprune.baselines.methods import METHODS, run, train_dense
 from bayesprune.baselines.recipes import RECIPES, recipe
 from bayesprune.baselines.results import Baseline
 from bayesprune.baselines.settings import STRENGTHS, BaselineSettings
 
-__all__ = ["METHODS", "RECIPES", "STRENGTHS", "Baseline", "BaselineSettings", "recipe", "run"]
+__all__ = ["METHODS", "RECIPES", "STRENGTHS", "Baseline", "BaselineSettings", "recipe", "run", "train_dense"]

@@ -32,6 +32,7 @@ class Method:
     warm_up: Callable[[Run], None] = Run.warm_up
 
 
+DENSE = "unpruned"
 METHODS: dict[str, Method] = {
     "variational-dropout": Method(variational_dropout.prune),
     "group-variational-dropout": Method(group_variational_dropout.prune),
@@ -56,15 +57,43 @@ def run(
 
     model: any nn.Module on the device of the data; it is changed in place.  data: with a validation split; the test
     split is looked at once, at the very end.  settings: None for the best recipe, with epochs enough for the data.
-    The recorder gets rows, steps and notes; there are no checkpoints.
+    The recorder gets rows, steps and notes.  There are no checkpoints: where it asks to stop, `Interrupted` is raised
+    and the run is lost.
     """
     if name not in METHODS:
         raise ValueError(f"unknown baseline {name!r}; choose one of {', '.join(METHODS)}")
+    return _run(name, METHODS[name], model, data, settings, likelihood, recorder)
+
+
+def train_dense(
+    model: nn.Module,
+    data: DataSet,
+    *,
+    settings: BaselineSettings,
+    likelihood: Likelihood | None = None,
+    recorder: Recorder | None = None,
+) -> Baseline:
+    """Train for the warm-up epochs and prune nothing: the network that all others are compared with; see `run`."""
+    return _run(DENSE, Method(_keep_all), model, data, settings, likelihood, recorder)
+
+
+def _keep_all(run: Run) -> Masks:
+    return {name: torch.ones_like(weight, dtype=torch.bool) for name, weight in run.weights().items()}
+
+
+def _run(
+    name: str,
+    method: Method,
+    model: nn.Module,
+    data: DataSet,
+    settings: BaselineSettings | None,
+    likelihood: Likelihood | None,
+    recorder: Recorder | None,
+) -> Baseline:
     settings = settings or recipe(name).for_examples(len(data.train))
     likelihood = likelihood or Classification(settings.label_smoothing)
     device = data.train.x.device
     likelihood.to(device)
-    method = METHODS[name]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(settings.seed)
         state = Run(name, model, data, likelihood, settings, recorder)

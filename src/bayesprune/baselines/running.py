@@ -16,7 +16,7 @@ from bayesprune.likelihoods import Likelihood
 from bayesprune.structure import Structure, close, live_units, macs, trace, weights, widths
 from bayesprune.turbo.compressor import Size, apply_masks
 from bayesprune.turbo.loop import CollapsedError, DivergedError, Interrupted, Recorder, Silent
-from bayesprune.turbo.settings import SettingsError
+from bayesprune.turbo.plain_settings import SettingsError
 from bayesprune.turbo.training import TrainStep, evaluate
 
 Masks = dict[str, Tensor]
@@ -184,7 +184,10 @@ class Run:
             self.history.append(row)
             self.recorder.row(row)
             if self.recorder.should_stop():
-                raise Interrupted
+                raise Interrupted(
+                    f"{self.method} was stopped after {phase} epoch {epoch + 1} of {epochs}; "
+                    "a baseline has no checkpoints, so it begins anew next time"
+                )
 
     def _epoch(self, network: nn.Module, step: Step) -> float:
         """The mean loss of an epoch."""

@@ -1,13 +1,9 @@
 """Everything that a baseline depends on, as plain data."""
 
-import dataclasses
-import difflib
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_type_hints
+from typing import Literal
 
-from bayesprune.turbo.settings import FEWEST_PRUNE_STEPS, SettingsError, _check_kind, _from_yaml
+from bayesprune.turbo.plain_settings import PlainSettings, SettingsError
 
 # The penalty's strength where the settings leave it open, for Adam.
 STRENGTHS = {
@@ -17,11 +13,10 @@ STRENGTHS = {
     "l1": 2.0,
     "group-norm": 1e-4,
 }
-EPOCHS = ("warmup_epochs", "prune_epochs", "finetune_epochs")
 
 
 @dataclass(frozen=True)
-class BaselineSettings:
+class BaselineSettings(PlainSettings):
     """How a network is trained, pruned by a baseline and fine-tuned.
 
     Epochs: `warmup_epochs` of plain training (for snip of a dense twin, which is only the network to compare with),
@@ -33,7 +28,7 @@ class BaselineSettings:
     the pruning epochs, (begin, end) as fractions.
     `target_nonzero`: share of weights that snip and magnitude keep.  `target_macs`: share that group-norm keeps.
     Variational dropout: weights with log alpha above `log_alpha_threshold` die; `variance_rate` is the learning rate of
-    log-variances over that of weights (with adam).
+    log-variances over that of weights with adam, and the root of that with sgd.
     Group variational dropout: `scale_prior`, `largest_deviation` of a weight of the first layer, and
     `element_sparsity`, which prunes single weights by log alpha, too.
     Polarization: `polarization_t` is t of Zhuang (2020).
@@ -42,10 +37,6 @@ class BaselineSettings:
     snip: `snip_batches` to average the gradient over.  group-norm: `pruning_steps` on the way to the target.
     """
 
-    warmup_epochs: int = 15
-    prune_epochs: int = 45
-    finetune_epochs: int = 20
-    batch_size: int = 128
     optimiser: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 3e-3
     prune_schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -77,12 +68,8 @@ class BaselineSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            _check_kind(name, getattr(self, name), kind)
-        for name in EPOCHS:
-            if getattr(self, name) < 0:
-                raise SettingsError(f"{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("batch_size", "snip_batches", "pruning_steps"):
+        super().__post_init__()
+        for name in ("snip_batches", "pruning_steps"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name, usual in (("learning_rate", 3e-3), ("variance_rate", 10.0), ("largest_deviation", 0.2)):
@@ -98,25 +85,3 @@ class BaselineSettings:
                 raise SettingsError(
                     f"{name} must be a fraction between 0 and 1, such as 0.1, got {getattr(self, name)}"
                 )
-
-    def for_examples(self, examples: int) -> "BaselineSettings":
-        """The same with enough epochs for a small training set: pruning needs thousands of steps, not epochs."""
-        steps = max(1, examples // self.batch_size) * max(1, self.prune_epochs)
-        factor = max(1.0, FEWEST_PRUNE_STEPS / steps)
-        return dataclasses.replace(self, **{name: math.ceil(factor * getattr(self, name)) for name in EPOCHS})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "BaselineSettings":
-        """The inverse; an unknown name is an error that lists the nearest ones."""
-        known = get_type_hints(cls)
-        for name in values:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 3, 0.4)
-                raise SettingsError(
-                    f"unknown setting {name!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
-                )
-        return cls(**{name: _from_yaml(value, known[name]) for name, value in values.items()})

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bayesprune.artefact import ArtefactError
-from bayesprune.cli import bench, compress, data, export, results
+from bayesprune.cli import bench, compress, data, export, frontier, reproduce, results
 from bayesprune.data import DataError
 from bayesprune.export import ExportError
 from bayesprune.latency import LatencyError
@@ -28,6 +28,8 @@ app.command("info")(results.info)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.add_typer(data.app, name="data")
+app.add_typer(frontier.app, name="frontier")
+app.add_typer(reproduce.app, name="reproduce")
 
 
 def _show_version(wanted: bool) -> None:

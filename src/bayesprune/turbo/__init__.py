@@ -3,8 +3,9 @@
 from bayesprune.turbo.compression import Compression, compress
 from bayesprune.turbo.compressor import Compressor, Size, Update, apply_masks
 from bayesprune.turbo.loop import CollapsedError, DivergedError, Interrupted, Recorder
+from bayesprune.turbo.plain_settings import SettingsError
 from bayesprune.turbo.recording import FolderRecorder
-from bayesprune.turbo.settings import PRESETS, Settings, SettingsError
+from bayesprune.turbo.settings import PRESETS, Settings
 
 __all__ = [
     "PRESETS",

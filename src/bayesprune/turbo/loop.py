@@ -14,7 +14,8 @@ from bayesprune.data import Batches, DataSet, FlipAndCrop
 from bayesprune.likelihoods import Likelihood
 from bayesprune.turbo.compressor import Compressor, Size, apply_masks
 from bayesprune.turbo.parallel import World
-from bayesprune.turbo.settings import Settings, SettingsError
+from bayesprune.turbo.plain_settings import SettingsError
+from bayesprune.turbo.settings import Settings
 from bayesprune.turbo.training import TrainStep, evaluate, masked
 
 PHASES = ("warmup", "prune", "finetune")

@@ -1,31 +1,20 @@
 """Everything that a compression depends on, as plain data: what a YAML file or the command line can say."""
 
-import contextlib
-import dataclasses
-import difflib
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 from bayesprune.layouts import ConvLayout, Layout
 from bayesprune.priors import Gamma, Groups, PatternCoupled, SharedPrecision, SpikeSlab
 from bayesprune.supports import Bernoulli, IsingGrid, Support
 from bayesprune.turbo.network_prior import PriorSettings
+from bayesprune.turbo.plain_settings import PlainSettings, SettingsError
 from bayesprune.variational import Collapsed, MeanField
 
 GroupName = Literal["weight", "tile", "kernel", "row", "column", "unit", "pattern"]
 
 
-FEWEST_PRUNE_STEPS = 3000
-
-
-class SettingsError(ValueError):
-    """A setting has a value that cannot be."""
-
-
 @dataclass(frozen=True)
-class Settings:
+class Settings(PlainSettings):
     """How a network is trained, compressed and fine-tuned.
 
     Epochs: `warmup_epochs` of plain training (0 for a network that is trained already), `prune_epochs` under the prior,
@@ -42,10 +31,6 @@ class Settings:
     outer iteration, `convention` is that of paper (25), (26).
     """
 
-    warmup_epochs: int = 15
-    prune_epochs: int = 45
-    finetune_epochs: int = 20
-    batch_size: int = 128
     optimiser: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 3e-3
     prune_decay: float = 0.3
@@ -90,14 +75,9 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            _check_kind(name, getattr(self, name), kind)
-        for name in ("warmup_epochs", "prune_epochs", "finetune_epochs"):
-            if getattr(self, name) < 0:
-                raise SettingsError(f"{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("batch_size", "refresh_every"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
+        super().__post_init__()
+        if self.refresh_every < 1:
+            raise SettingsError(f"refresh_every must be at least 1, got {self.refresh_every}")
         if not self.learning_rate > 0:
             raise SettingsError(f"learning_rate must be above 0, got {self.learning_rate}; try 3e-3")
         for name in ("weight_strength", "unit_strength", "weight_start"):
@@ -117,13 +97,6 @@ class Settings:
             raise SettingsError(f"validation must be a fraction between 0 and 1, got {self.validation}; try 0.1")
         if (self.p01 is None) != (self.p10 is None):
             raise SettingsError(f"p01 and p10 go together, got p01={self.p01} and p10={self.p10}")
-
-    def for_examples(self, examples: int) -> "Settings":
-        """The same with enough epochs for a small training set: pruning needs thousands of steps, not epochs."""
-        steps = max(1, examples // self.batch_size) * max(1, self.prune_epochs)
-        factor = max(1.0, FEWEST_PRUNE_STEPS / steps)
-        names = ("warmup_epochs", "prune_epochs", "finetune_epochs")
-        return dataclasses.replace(self, **{name: math.ceil(factor * getattr(self, name)) for name in names})
 
     @property
     def has_budget(self) -> bool:
@@ -160,58 +133,6 @@ class Settings:
         if self.groups == "pattern":
             return PatternCoupled(self.pattern_weight, layout)
         return SharedPrecision(self.groups, self.tile, layout)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
-        """The inverse; an unknown name is an error that lists the nearest ones."""
-        known = get_type_hints(cls)
-        for name in values:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 3, 0.4)
-                raise SettingsError(
-                    f"unknown setting {name!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
-                )
-        return cls(**{name: _from_yaml(value, known[name]) for name, value in values.items()})
-
-
-def _from_yaml(value: Any, kind: Any) -> Any:
-    """Lists are tuples; YAML reads 1e-3 as text."""
-    if isinstance(value, list):
-        return tuple(value)
-    if isinstance(value, str) and kind in (float, float | None):
-        with contextlib.suppress(ValueError):
-            return float(value)
-    return value
-
-
-def _check_kind(name: str, value: Any, kind: Any) -> None:
-    """Raise unless a value is of the kind that its annotation says."""
-    if kind == float | None:
-        if value is None:
-            return
-        kind = float
-    choices = get_args(kind)
-    if kind is bool:
-        fits, rule = isinstance(value, bool), "true or false"
-    elif kind is int:
-        fits, rule = isinstance(value, int) and not isinstance(value, bool), "a whole number"
-    elif kind is float:
-        fits, rule = _is_number(value), "a finite number"
-    elif float in choices or int in choices:
-        fits = isinstance(value, tuple) and len(value) == len(choices) and all(map(_is_number, value))
-        rule = f"{len(choices)} numbers"
-    else:
-        fits, rule = value in choices, f"one of {', '.join(choices)}"
-    if not fits:
-        raise SettingsError(f"{name} must be {rule}, got {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 PRESETS: dict[str, dict[str, Any]] = {

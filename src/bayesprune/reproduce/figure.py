@@ -1,0 +1,144 @@
+"""A row of Table II as a picture: accuracy over nonzeros and over MACs removed."""
+
+import io
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bayesprune.reproduce.comparing import ACCURACY, MACS, NONZERO, Axis, Group, groups
+from bayesprune.reproduce.jobs import METHODS, OURS, PAPER_PRIOR, UNPRUNED, Row
+from bayesprune.reproduce.paper import TABLE2, Printed
+from bayesprune.runs.atomic import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, told apart with any kind of colour vision, and a marker of its own for every method.
+STYLES: Final[dict[str, tuple[str, str]]] = {
+    UNPRUNED: ("#000000", "_"),
+    OURS: ("#D55E00", "*"),
+    PAPER_PRIOR: ("#D55E00", "X"),
+    "variational-dropout": ("#0072B2", "o"),
+    "group-variational-dropout": ("#56B4E9", "s"),
+    "polarization": ("#009E73", "^"),
+    "snip": ("#CC79A7", "D"),
+    "magnitude": ("#7F7F7F", "v"),
+    "l1": ("#B8A000", "P"),
+    "group-norm": ("#E69F00", "h"),
+}
+SIZES: Final = {"best": 11.0, "paper": 7.0}
+LARGER: Final = {"*": 1.35}  # stars look smaller than they are
+FACE: Final = "white"
+DEEPEST: Final = 15.0  # points below the best that are shown: one method that fails must not flatten the others
+
+
+def draw(row: Row, rows: Iterable[Mapping[str, Any]], path: Path, *, epochs_scale: float = 1.0) -> None:
+    """Write a PNG; ImportError where matplotlib is missing."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    found = groups(rows)
+    printed = TABLE2.get(row.name, {})
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), sharey=True, layout="constrained")
+    for axes, axis in ((left, NONZERO), (right, MACS)):
+        for method, line in printed.items():
+            _paper_point(axes, axis, method, line)
+        for group in found:
+            _our_point(axes, axis, group)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    left.set_xscale("log")
+    left.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.xaxis.set_minor_locator(NullLocator())
+    left.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    _leave_out_the_lowest(left, found, printed.values())
+    left.set_xlabel("nonzero weights, % (fewer is better: left)")
+    right.set_xlabel("MACs removed, % (more is better: right)")
+    left.set_ylabel("test accuracy, %")
+    figure.suptitle(row.title + (f": TRIAL with {epochs_scale:g} of the epochs" if epochs_scale != 1 else ""))
+
+    shown = [m for m in METHODS if m in printed or any(group.method == m and group.rows for group in found)]
+    handles = [
+        Line2D([], [], color=STYLES[m][0], marker=STYLES[m][1], linestyle="--" if m == UNPRUNED else "", label=m)
+        for m in shown
+    ]
+    for label, size, face in (
+        ("filled, large: protocol best", SIZES["best"], "black"),
+        ("filled, small: protocol paper", SIZES["paper"], "black"),
+        ("hollow: printed in the paper", SIZES["best"], FACE),
+    ):
+        style = {"marker": "o", "linestyle": "", "markeredgecolor": "black", "markerfacecolor": face}
+        handles.append(Line2D([], [], label=label, markersize=size, **style))  # type: ignore[arg-type]
+    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    plt.close(figure)
+    write_atomically(path, [picture.getvalue()])
+
+
+def _paper_point(axes: "Axes", axis: Axis, method: str, line: Printed) -> None:
+    colour, marker = STYLES[method]
+    if method == UNPRUNED:
+        _level(axes, axis, line.accuracy, "unpruned, printed in the paper", ":", 0.01)
+        return
+    x = line.nonzero if axis is NONZERO else line.macs_removed
+    axes.plot(
+        *(x, line.accuracy),
+        marker=marker,
+        markersize=SIZES["best"] * LARGER.get(marker, 1),
+        markeredgecolor=colour,
+        markerfacecolor=FACE,
+        markeredgewidth=1.5,
+        linestyle="",
+    )
+
+
+def _our_point(axes: "Axes", axis: Axis, group: Group) -> None:
+    x, y = group.mean(axis), group.mean(ACCURACY)
+    if x is None or y is None:
+        return
+    colour, marker = STYLES[group.method]
+    if group.method == UNPRUNED:
+        dashes, place = ("--", 0.01) if group.protocol == "best" else ("-.", 0.55)
+        _level(axes, axis, y.mean, f"unpruned, protocol {group.protocol}", dashes, place)
+        return
+    axes.errorbar(
+        x.mean,
+        y.mean,
+        xerr=x.spread or 0,
+        yerr=y.spread or 0,
+        color=colour,
+        marker=marker,
+        markersize=SIZES[group.protocol] * LARGER.get(marker, 1),
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        elinewidth=1,
+        linestyle="",
+        zorder=3,
+    )
+
+
+def _level(axes: "Axes", axis: Axis, accuracy: float, label: str, dashes: str, place: float) -> None:
+    """A line across, named in the left picture."""
+    axes.axhline(accuracy, color=STYLES[UNPRUNED][0], linestyle=dashes, linewidth=1)
+    if axis is NONZERO:
+        style = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "bottom", "fontsize": 8}
+        name = axes.annotate(label, (place, accuracy), (0, 1), annotation_clip=True, **style)  # type: ignore[arg-type]
+        name.set_in_layout(False)
+
+
+def _leave_out_the_lowest(axes: "Axes", found: Sequence[Group], printed: Iterable[Printed]) -> None:
+    """Cut what lies far below the rest, and say so in the picture."""
+    means = {f"{g.method} ({g.protocol})": m.mean for g in found if (m := g.mean(ACCURACY)) is not None}
+    top = max([*means.values(), *(line.accuracy for line in printed)], default=0.0)
+    floor = top - DEEPEST
+    below = [f"{name} {value:.1f} %" for name, value in means.items() if value < floor]
+    if below:
+        axes.set_ylim(floor, top + 0.05 * DEEPEST)
+        text = textwrap.fill("below the picture: " + ", ".join(below), 90)
+        axes.text(0.01, 0.01, text, transform=axes.transAxes, fontsize=7, va="bottom", in_layout=False)

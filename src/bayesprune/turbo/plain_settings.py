@@ -1,0 +1,93 @@
+"""Settings as plain data: checked against their annotations, read from YAML, written as JSON."""
+
+import contextlib
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self, get_args, get_type_hints
+
+FEWEST_PRUNE_STEPS = 3000
+EPOCHS = ("warmup_epochs", "prune_epochs", "finetune_epochs")
+
+
+class SettingsError(ValueError):
+    """A setting has a value that cannot be."""
+
+
+@dataclass(frozen=True)
+class PlainSettings:
+    """The epochs of the three phases, and what all settings can do."""
+
+    warmup_epochs: int = 15
+    prune_epochs: int = 45
+    finetune_epochs: int = 20
+    batch_size: int = 128
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            _check_kind(name, getattr(self, name), kind)
+        for name in EPOCHS:
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.batch_size < 1:
+            raise SettingsError(f"batch_size must be at least 1, got {self.batch_size}")
+
+    def for_examples(self, examples: int) -> Self:
+        """The same with enough epochs for a small training set: pruning needs thousands of steps, not epochs."""
+        steps = max(1, examples // self.batch_size) * max(1, self.prune_epochs)
+        factor = max(1.0, FEWEST_PRUNE_STEPS / steps)
+        return dataclasses.replace(self, **{name: math.ceil(factor * getattr(self, name)) for name in EPOCHS})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse; an unknown name is an error that lists the nearest ones."""
+        known = get_type_hints(cls)
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 3, 0.4)
+                raise SettingsError(
+                    f"unknown setting {name!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
+                )
+        return cls(**{name: _from_yaml(value, known[name]) for name, value in values.items()})
+
+
+def _from_yaml(value: Any, kind: Any) -> Any:
+    """Lists are tuples; YAML reads 1e-3 as text."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, str) and kind in (float, float | None):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
+
+
+def _check_kind(name: str, value: Any, kind: Any) -> None:
+    """Raise unless a value is of the kind that its annotation says."""
+    if kind == float | None:
+        if value is None:
+            return
+        kind = float
+    choices = get_args(kind)
+    if kind is bool:
+        fits, rule = isinstance(value, bool), "true or false"
+    elif kind is int:
+        fits, rule = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+    elif kind is float:
+        fits, rule = _is_number(value), "a finite number"
+    elif float in choices or int in choices:
+        fits = isinstance(value, tuple) and len(value) == len(choices) and all(map(_is_number, value))
+        rule = f"{len(choices)} numbers"
+    else:
+        fits, rule = value in choices, f"one of {', '.join(choices)}"
+    if not fits:
+        raise SettingsError(f"{name} must be {rule}, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

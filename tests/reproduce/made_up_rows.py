@@ -1,0 +1,57 @@
+"""Rows that nobody has measured, and where the configs are."""
+
+import random
+from pathlib import Path
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "table2"
+
+
+def a_row(method, accuracy, nonzero, macs_removed, *, protocol="best", seed=0, row="lenet5", **values):
+    """A finished row with these shares."""
+    return {
+        "row": row,
+        "model": "lenet5",
+        "data": "fashion-mnist",
+        "method": method,
+        "protocol": protocol,
+        "seed": seed,
+        "epochs": 172,
+        "epochs_scale": 1.0,
+        "settings": {},
+        "status": "finished",
+        "accuracy": accuracy,
+        "nonzero_fraction": nonzero,
+        "dense_fraction": 2 * nonzero,
+        "macs_removed": macs_removed,
+        "structure": [3, 5, 16, 17 + seed],
+        "bytes": 12345,
+        "regularity": {
+            "in_rectangles": 0.1,
+            "in_larger_rectangles": 0.05,
+            "index_bytes_per_nonzero": 1.5,
+            "decode_steps": {"mean": 3.0, "most": 9},
+            "smaller_windows": 0.6,
+        },
+        "seconds": 10.0,
+        "versions": {"python": "3.11"},
+        "hardware": {"machine": "none"},
+    } | values
+
+
+def failed_row(method, **values):
+    """A row of a job that failed."""
+    figures = ("accuracy", "nonzero_fraction", "dense_fraction", "macs_removed", "structure", "bytes", "regularity")
+    row = a_row(method, 0, 0, 0, **values)
+    return row | dict.fromkeys(figures) | {"status": "failed: the loss became nan"}
+
+
+def random_rows(methods, seeds=(0, 1, 2), protocols=("best",), seed=0):
+    """Rows on a coarse grid, so that some are equal."""
+    draw = random.Random(seed)
+    grid = [0.1, 0.2, 0.3]
+    return [
+        a_row(method, draw.choice(grid), draw.choice(grid), draw.choice(grid), protocol=protocol, seed=s)
+        for method in methods
+        for protocol in protocols
+        for s in seeds
+    ]
