@@ -11,8 +11,9 @@ from turbo_examples import digits, small_mlp
 
 from bayesprune.likelihoods import Classification
 from bayesprune.turbo import Compressor, Settings
+from bayesprune.turbo.accuracy_budget import SLACK, AccuracyBudget, Front
 from bayesprune.turbo.compressor import Size
-from bayesprune.turbo.loop import SLACK, Loop, Silent
+from bayesprune.turbo.loop import Loop, Silent
 from bayesprune.turbo.parallel import World
 
 
@@ -26,7 +27,7 @@ def compressor(epochs=40, **budget):
 
 def loop_with(unpruned=0.9, **settings):
     loop = Loop(small_mlp(), digits(), Classification(), Settings(**settings), Silent(), World())
-    loop.unpruned = {"accuracy": unpruned, "nll": 0.0}
+    loop.budget.unpruned = {"accuracy": unpruned, "nll": 0.0}
     loop.phase = 1
     return loop
 
@@ -78,45 +79,67 @@ def test_hold_changes_nothing_but_the_epoch():
     assert c.epoch == 1
 
 
-def prune_row(accuracy):
-    return {"phase": "prune", "validation_accuracy": accuracy, "validation_nll": 0.0}
+def budget_of(drop, examples=144, epochs=40, unpruned=0.9):
+    budget = AccuracyBudget(drop, examples, epochs)
+    budget.unpruned = {"accuracy": unpruned, "nll": 0.0}
+    return budget
 
 
 def test_what_is_tolerated_counts_the_cost_of_the_learning_rate():
-    loop = loop_with(max_accuracy_drop=2.0, prune_epochs=40, prune_decay=0.25)
-    count = len(loop.validation)
+    count = 144
+    budget = budget_of(2.0, count)
     one = 100 / count
     smoothed = (0.9 * count + 1) / (count + 2)
     binomial = 100 * math.sqrt(smoothed * (1 - smoothed) / count)
     allowed = one * math.ceil(2.0 / one)
-    assert loop._tolerated() == pytest.approx(allowed + SLACK + binomial)
-    loop.history = [{"phase": "warmup", "validation_accuracy": 0.1}] + [prune_row(a) for a in (0.8, 0.6, 0.85, 0.7)]
-    loop.history += [prune_row(0.2)] * 5  # beyond the epochs that look at the learning rate
+    assert budget.tolerated(1.0) == pytest.approx(allowed + SLACK + binomial)
+    budget.losses = [10.0, 30.0, 5.0, 20.0] + [70.0] * 5  # the last ones are beyond the epochs that look
     usual, noise = 15.0, statistics.pstdev([10, 30, 5, 20])
-    assert loop._tolerated() == pytest.approx(allowed + usual + SLACK + max(binomial, noise))
-    loop.epoch = 30  # the learning rate has fallen to a quarter
-    assert loop._tolerated() == pytest.approx(allowed + usual / 4 + SLACK + max(binomial, noise))
+    assert budget.tolerated(1.0) == pytest.approx(allowed + usual + SLACK + max(binomial, noise))
+    assert budget.tolerated(0.25) == pytest.approx(allowed + usual / 4 + SLACK + max(binomial, noise))
+    assert AccuracyBudget(None, count, 40).tolerated(1.0) is None
+
+
+def test_the_first_tenth_of_the_epochs_looks():
+    budget = budget_of(1.0, epochs=40)
+    looked = []
+    for _ in range(6):
+        budget.losses.append(0.0)
+        looked.append(budget.looking)
+    assert looked == [True] * 4 + [False] * 2
+    assert not AccuracyBudget(None, 100, 40).looking
 
 
 def test_a_single_bad_epoch_is_not_a_loss():
-    loop = loop_with(max_accuracy_drop=1.0)
-    loop.history = [prune_row(0.89), prune_row(0.90)]
-    assert loop._recently_lost({"accuracy": 0.5}) == pytest.approx(1.0)
-    loop.history.append(prune_row(0.5))
-    assert loop._recently_lost({"accuracy": 0.5}) == pytest.approx(40.0)
+    budget = budget_of(1.0)
+    budget.losses = [1.0, 0.0, 40.0]
+    assert budget.recently_lost == 1.0
+    budget.losses.append(40.0)
+    assert budget.recently_lost == 40.0
+
+
+def test_points_are_of_accuracy_or_of_r2():
+    budget = budget_of(1.0)
+    assert budget.lost({"accuracy": 0.85, "nll": 1.0}) == pytest.approx(5.0)
+    regression = AccuracyBudget(0.3, 100, 10)
+    regression.unpruned = {"rmse": 1.0, "r2": 0.9}
+    assert regression.lost({"rmse": 2.0, "r2": 0.8}) == pytest.approx(10.0)
+    assert regression.allowed == 0.3
+    assert budget_of(0.5, examples=144).allowed == pytest.approx(100 / 144)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_front_holds_no_network_that_is_larger_and_worse_than_another(seed):
-    loop = loop_with(max_accuracy_drop=1.0)
+    front = Front()
     draw = random.Random(seed)
     seen = []
-    for _ in range(60):
-        macs, lost = draw.random() + 1e-3, 30 * draw.random()
-        seen.append((2 * round(macs * 10000) / 10000, lost))
-        loop._remember(sized(macs, macs), {"accuracy": 0.9 - lost / 100, "nll": 0.0}, {})
-    kept = sorted((k["cost"], k["lost"]) for k in loop.front.values())
+    for number in range(60):
+        cost, lost = 2 * draw.random() + 1e-3, 30 * draw.random()
+        seen.append((cost, lost))
+        front.consider(cost, lost, lambda number=number: {"number": number})
+    kept = sorted((one["cost"], one["lost"]) for one in front.kept.values())
     assert all(a[1] > b[1] for a, b in itertools.pairwise(kept))
+    assert all(seen[one["number"]] == (one["cost"], one["lost"]) for one in front.kept.values())
     best = [one for one in seen if not any(o[0] <= one[0] and o[1] <= one[1] and o != one for o in seen)]
     for cost, lost in best:  # each of the best has a neighbour of about its cost that lost no more, or is kept itself
         assert any(k[0] <= 1.3 * cost and k[1] <= lost + 1e-6 for k in kept)
@@ -124,7 +147,7 @@ def test_the_front_holds_no_network_that_is_larger_and_worse_than_another(seed):
 
 def falling_back(loop, front, chosen, after):
     snapshot = {"model": loop.model.state_dict(), "masks": loop.compressor.masks()}
-    loop.front = {str(i): {"cost": c, "lost": lost, **snapshot} for i, (c, lost) in enumerate(front)}
+    loop.front.kept = {str(i): {"cost": c, "lost": lost, **snapshot} for i, (c, lost) in enumerate(front)}
     loop.chosen = {"cost": chosen[0], "lost": chosen[1]}
     loop.best = {"lost": after, "model": loop.model.state_dict()}
     loop.phase = 2
@@ -157,9 +180,9 @@ def test_within_the_budget_or_without_a_larger_network_it_ends():
 def test_fine_tuning_ends_with_its_best_epoch():
     loop = loop_with(max_accuracy_drop=1.0)
     loop.masks = loop.compressor.masks()
-    for accuracy, value in ((0.85, 1.0), (0.88, 2.0), (0.86, 3.0)):
+    for lost, value in ((5.0, 1.0), (2.0, 2.0), (4.0, 3.0)):
         with torch.no_grad():
             next(loop.model.parameters()).fill_(value)
-        loop._keep_best(accuracy)
+        loop._keep_best(lost)
     assert loop.best["lost"] == pytest.approx(2.0)
     assert bool((next(iter(loop.best["model"].values())) == 2.0).all())

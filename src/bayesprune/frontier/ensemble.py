@@ -16,7 +16,8 @@ from bayesprune.frontier.step import EnsembleStep, member_losses
 from bayesprune.likelihoods import Classification
 from bayesprune.structure import close
 from bayesprune.turbo import Compressor, Interrupted, Recorder, Settings, SettingsError
-from bayesprune.turbo.loop import EPSILON, PHASES, Silent
+from bayesprune.turbo.accuracy_budget import EPSILON
+from bayesprune.turbo.loop import PHASES, Silent
 from bayesprune.turbo.training import EVALUATION_BATCH
 
 NetworkSource = nn.Module | Callable[[Settings], nn.Module]

@@ -160,15 +160,8 @@ def _summary(loop: Loop) -> dict[str, Any]:
         summary["accuracy_drop"] = unpruned["accuracy"] - score["accuracy"]
     return summary | {
         "validation": validation,
-        "validation_unpruned": loop.unpruned,
-        "nonzero_fraction": size.nonzero_fraction,
-        "dense_fraction": size.dense_fraction,
-        "structure": size.structure,
-        "macs": size.macs,
-        "macs_dense": size.macs_dense,
-        "macs_removed": 1 - size.macs_fraction,
-        "parameters": parameters - size.weights + size.live_weights,
-        "parameters_dense": parameters,
+        "validation_unpruned": loop.budget.unpruned,
+        **size.figures(parameters),
         "seed": loop.settings.seed,
         "seconds": round(loop.seconds, 2),
         "converged": bool(changes) and changes[-1] < CONVERGED,
@@ -186,15 +179,15 @@ def _status(loop: Loop, size: Size) -> str:
         missed.append(f"MACs {size.macs_fraction:.3f} of the dense network's instead of {s.target_macs:g}")
     if s.target_nonzero is not None and size.nonzero_fraction > s.target_nonzero:
         missed.append(f"nonzero {size.nonzero_fraction:.4f} instead of {s.target_nonzero:g}")
-    figure = "accuracy" if "accuracy" in loop.unpruned else "r2"
+    figure = loop.budget.figure
     score = evaluate(loop.model, loop.likelihood, loop.validation)
     if loop.guesses(score):
-        cause = "pruning" if not loop.guesses(loop.unpruned) else "training, before any pruning"
+        cause = "pruning" if not loop.guesses(loop.budget.unpruned) else "training, before any pruning"
         return (
             f"collapsed: validation {figure} {score[figure]:.3f} is that of guessing, lost in {cause}; "
             "try weaker priors or a smaller learning rate"
         )
-    lost = loop.points_lost(score)
-    if s.max_accuracy_drop is not None and loop.over_budget():
-        missed.append(f"{lost:.2f} points of validation {figure} lost instead of {s.max_accuracy_drop:g}")
+    lost = loop.budget.lost(score)
+    if lost is not None and not loop.budget.allows(lost):
+        missed.append(f"{lost:.2f} points of validation {figure} lost instead of {loop.budget.drop:g}")
     return "finished" if not missed else "budget not met: " + "; ".join(missed)

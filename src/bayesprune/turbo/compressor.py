@@ -51,6 +51,19 @@ class Size:
     def macs_fraction(self) -> float:
         return self.macs / self.macs_dense
 
+    def figures(self, parameters: int) -> dict[str, Any]:
+        """For a summary; parameters: of the dense network, biases and norms included."""
+        return {
+            "nonzero_fraction": self.nonzero_fraction,
+            "dense_fraction": self.dense_fraction,
+            "structure": self.structure,
+            "macs": self.macs,
+            "macs_dense": self.macs_dense,
+            "macs_removed": 1 - self.macs_fraction,
+            "parameters": parameters - self.weights + self.live_weights,
+            "parameters_dense": parameters,
+        }
+
 
 @dataclass(frozen=True)
 class Update:

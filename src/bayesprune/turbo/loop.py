@@ -2,7 +2,6 @@
 
 import copy
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from bayesprune.data import Batches, DataSet, FlipAndCrop
 from bayesprune.likelihoods import Likelihood
+from bayesprune.turbo.accuracy_budget import EPSILON, AccuracyBudget, Front
 from bayesprune.turbo.compressor import Compressor, Size, apply_masks
 from bayesprune.turbo.parallel import World
 from bayesprune.turbo.plain_settings import SettingsError
@@ -19,11 +19,6 @@ from bayesprune.turbo.settings import Settings
 from bayesprune.turbo.training import TrainStep, evaluate, masked
 
 PHASES = ("warmup", "prune", "finetune")
-# Points of accuracy beyond the budget that a network may lose while it is being pruned: fine-tuning brings some back.
-SLACK = 0.5
-SAME_COST = 1.25  # networks whose costs differ by a smaller factor are about the same
-LOOKING = 0.1  # share of the pruning epochs under the first strengths
-EPSILON = 1e-9  # points, against rounding in differences of accuracies
 
 
 class DivergedError(RuntimeError):
@@ -112,12 +107,11 @@ class Loop:
         )
         self.phase, self.epoch = 0, 0  # epoch within the phase
         self.history: list[dict[str, Any]] = []
-        self.unpruned: dict[str, float] = {}
+        self.budget = AccuracyBudget(settings.max_accuracy_drop, len(data.validation), settings.prune_epochs)
         self.unpruned_weights: dict[str, Tensor] = {}
         self.masks: dict[str, Tensor] | None = None
         self.good: dict[str, Tensor] | None = None  # the last network without an empty layer
-        # Networks that may be chosen, none of them both larger and worse than another; see `_remember`.
-        self.front: dict[str, dict[str, Any]] = {}
+        self.front = Front()
         self.chosen: dict[str, float] = {}  # cost of the one being fine-tuned, and points that it had lost before
         self.recovery = math.inf  # points that fine-tuning brings back, as far as seen
         self.best: dict[str, Any] | None = None  # the best epoch of fine-tuning under an accuracy budget
@@ -177,7 +171,7 @@ class Loop:
     def _end_phase(self) -> None:
         phase = PHASES[self.phase]
         if phase == "warmup":
-            self.unpruned = evaluate(self.model, self.likelihood, self.validation)
+            self.budget.unpruned = evaluate(self.model, self.likelihood, self.validation)
             self.unpruned_weights = copy.deepcopy(self.model.state_dict())
         elif phase == "prune":
             self._decide()
@@ -222,10 +216,11 @@ class Loop:
 
     def _after_epoch(self, phase: str) -> dict[str, Any]:
         if phase != "prune":
-            row = {f"validation_{k}": v for k, v in evaluate(self.model, self.likelihood, self.validation).items()}
+            score = evaluate(self.model, self.likelihood, self.validation)
+            row = {f"validation_{k}": v for k, v in score.items()}
             if self.masks is not None:
                 row |= _size_row(self.compressor.size(self.masks))
-                self._keep_best(row.get("validation_accuracy", row.get("validation_r2")))
+                self._keep_best(self.budget.lost(score))
             return row
         update = self.compressor.exchange()
         masks = update.masks
@@ -245,8 +240,9 @@ class Loop:
             if not self.guesses(score):
                 self.good = copy.deepcopy(self.model.state_dict())
             self._remember(update.size, score, masks)
-            looking = self._allowed is not None and len(self._prune_losses()) < self._looking
-            self.compressor.adjust(update.size, self._recently_lost(score), self._tolerated(), hold=looking)
+            rate = self._learning_rate() / self.settings.learning_rate
+            budget = self.budget
+            self.compressor.adjust(update.size, budget.recently_lost, budget.tolerated(rate), hold=budget.looking)
         row = {f"validation_{k}": v for k, v in score.items()}
         row |= _size_row(update.size)
         row |= {"message_change": update.change, "messages_converged": update.converged}
@@ -259,77 +255,23 @@ class Loop:
         self.notes.append(text)
         self.recorder.note(text)
 
-    def points_lost(self, score: Mapping[str, float]) -> float | None:
-        """Points of validation accuracy, for regression of r2, below the unpruned network."""
-        figure = next((name for name in ("accuracy", "r2") if name in score and name in self.unpruned), None)
-        return None if figure is None else 100 * (self.unpruned[figure] - score[figure])
-
     def guesses(self, score: Mapping[str, float]) -> bool:
         """Whether a network knows no more of the validation split than its most frequent class, or its mean."""
         if "accuracy" not in score:
             return score.get("r2", 1.0) <= 0
         return score["accuracy"] <= float(self.validation.y.bincount().max()) / len(self.validation) + EPSILON
 
-    @property
-    def _allowed(self) -> float | None:
-        """The accuracy budget in points, rounded up to whole examples of the validation split; for regression as is."""
-        if self.settings.max_accuracy_drop is None or "accuracy" not in self.unpruned:
-            return self.settings.max_accuracy_drop
-        one = 100 / len(self.validation)
-        return one * math.ceil(self.settings.max_accuracy_drop / one - EPSILON)
-
-    def _tolerated(self) -> float | None:
-        """Points that a network may lose while it is being pruned.
-
-        Budget, what the learning rate of pruning costs by itself (the unpruned network was trained to a rate of zero),
-        slack, and the noise of the measure.
-        """
-        if self._allowed is None:
-            return None
-        first = self._prune_losses()[: self._looking]
-        usual = max(0.0, statistics.median(first)) if first else 0.0
-        usual *= self._learning_rate() / self.settings.learning_rate
-        count = len(self.validation)
-        # Add one right and one wrong answer: no error among a few examples does not mean that there is no noise.
-        accuracy = (self.unpruned.get("accuracy", 1.0) * count + 1) / (count + 2)
-        noise = max(100 * math.sqrt(accuracy * (1 - accuracy) / count), statistics.pstdev(first) if first else 0.0)
-        return self._allowed + usual + SLACK + noise
-
-    @property
-    def _looking(self) -> int:
-        """Epochs of pruning under the first strengths, to see what the higher learning rate alone costs."""
-        return math.ceil(LOOKING * self.settings.prune_epochs)
-
-    def _prune_losses(self) -> list[float]:
-        """Points lost in every epoch of pruning so far, but for the one that is being finished."""
-        rows = [row for row in self.history if row["phase"] == "prune"]
-        scores = [{key.removeprefix("validation_"): value for key, value in row.items()} for row in rows]
-        return [lost for lost in map(self.points_lost, scores) if lost is not None]
-
-    def _recently_lost(self, score: Mapping[str, float]) -> float | None:
-        """Median of the points lost in this epoch and the two before: single epochs are noisy."""
-        lost = self.points_lost(score)
-        return None if lost is None else statistics.median([*self._prune_losses()[-2:], lost])
-
     def _remember(self, size: Size, score: Mapping[str, float], masks: dict[str, Tensor]) -> None:
-        """Keep this network if it met the targets better than any before, or may be the answer to a budget.
-
-        Of networks of about the same cost the one that lost least is kept, and none larger and worse than another.
-        """
+        """Keep this network if it met the targets better than any before, or may be the answer to a budget."""
         has_target = self.settings.target_macs is not None or self.settings.target_nonzero is not None
         better = self.on_target is None or score["nll"] <= self.on_target["nll"]
         if has_target and better and self.compressor.meets_targets(size):
             self.on_target = {"nll": score["nll"], **self._snapshot(masks)}
-        lost = self.points_lost(score)
-        if self._allowed is None or lost is None:
-            return
-        cost = _cost(size)
-        if any(kept["cost"] <= cost and kept["lost"] <= lost for kept in self.front.values()):
-            return
-        self.front = {k: kept for k, kept in self.front.items() if kept["cost"] < cost or kept["lost"] < lost}
-        about = str(round(math.log(cost) / math.log(SAME_COST)))
-        if about not in self.front or lost < self.front[about]["lost"]:
-            self.front[about] = {"cost": cost, "lost": lost, **self._snapshot(masks)}
+        lost = self.budget.lost(score)
+        if lost is not None:
+            self.budget.losses.append(lost)
+            if self.budget.allowed is not None:
+                self.front.consider(_cost(size), lost, lambda: self._snapshot(masks))
 
     def _snapshot(self, masks: dict[str, Tensor]) -> dict[str, Any]:
         """Everything that makes this network one that may be chosen later."""
@@ -364,49 +306,34 @@ class Loop:
                 f"try a smaller weight_strength than {self.settings.weight_strength:g} or unit_strength than "
                 f"{self.settings.unit_strength:g}"
             )
-        self._choose(_cost(size), self.points_lost(evaluate(self.model, self.likelihood, self.validation)))
+        self._choose(_cost(size), self.budget.lost(evaluate(self.model, self.likelihood, self.validation)))
 
     def _choose(self, cost: float, lost: float | None) -> None:
         """Note what is being fine-tuned from here on."""
         self.chosen = {} if lost is None else {"cost": cost, "lost": lost}
         self.best = None
-        if self._allowed is not None and lost is not None:
-            self._keep_best_at(lost)
+        self._keep_best(lost)
 
-    def _keep_best(self, figure: float | None) -> None:
+    def _keep_best(self, lost: float | None) -> None:
         """Under an accuracy budget, keep the epoch of fine-tuning that is best on the validation split."""
-        name = "accuracy" if "accuracy" in self.unpruned else "r2"
-        if self._allowed is not None and figure is not None and name in self.unpruned:
-            self._keep_best_at(100 * (self.unpruned[name] - figure))
-
-    def _keep_best_at(self, lost: float) -> None:
-        if self.best is None or lost <= self.best["lost"]:
+        if self.budget.allowed is not None and lost is not None and (self.best is None or lost <= self.best["lost"]):
             self.best = {"lost": lost, "model": copy.deepcopy(self.model.state_dict())}
-
-    def over_budget(self) -> bool:
-        allowed = self._allowed
-        lost = self.points_lost(evaluate(self.model, self.likelihood, self.validation))
-        return allowed is not None and lost is not None and lost > allowed + EPSILON
 
     def _falls_back(self) -> bool:
         """After fine-tuning: take its best epoch; if that is over the budget, choose a larger network to fine-tune.
 
-        The next is the smallest that would be within the budget if fine-tuning brought back as much as it did so far;
-        where there is none, the one that has lost least.
+        The next is the smallest that would be within the budget if fine-tuning brought back as much as it did so far.
         """
-        allowed = self._allowed
-        if allowed is None or self.best is None:
+        if self.best is None or self.budget.allowed is None:
             return False
         self.model.load_state_dict(self.best["model"])
-        after = self.best["lost"]
-        if after <= allowed + EPSILON:
+        after: float = self.best["lost"]
+        if self.budget.allows(after):
             return False
         self.recovery = min(self.recovery, self.chosen["lost"] - after)
-        larger = [kept for kept in self.front.values() if kept["cost"] > self.chosen["cost"]]
-        if not larger:
+        following = self.front.larger(self.chosen["cost"], self.budget.allowed + self.recovery)
+        if following is None:
             return False
-        promising = [kept for kept in larger if kept["lost"] - self.recovery <= allowed + EPSILON]
-        following = min(promising, key=lambda kept: kept["cost"]) if promising else min(larger, key=lambda k: k["lost"])
         self._take(following)
         self._choose(following["cost"], following["lost"])
         self.epoch = 0
@@ -428,7 +355,8 @@ class Loop:
             "rows": len(self.history),
             "seconds": self.seconds,
             "notes": list(self.notes),
-            "unpruned": dict(self.unpruned),
+            "unpruned": dict(self.budget.unpruned),
+            "losses": list(self.budget.losses),
             "unpruned_weights": dict(self.unpruned_weights),
             "model": dict(self.model.state_dict()),
             "likelihood": dict(self.likelihood.state_dict()),
@@ -436,7 +364,7 @@ class Loop:
             "compressor": self.compressor.state(),
             "masks": self.masks,
             "good": self.good,
-            "front": self.front,
+            "front": self.front.kept,
             "chosen": dict(self.chosen),
             "recovery": None if math.isinf(self.recovery) else self.recovery,
             "best": self.best,
@@ -450,14 +378,15 @@ class Loop:
         """Restore what `state` returned."""
         device = self.data.train.x.device
         self.phase, self.epoch, self.seconds = state["phase"], state["epoch"], state["seconds"]
-        self.notes, self.unpruned = list(state["notes"]), dict(state["unpruned"])
+        self.notes = list(state["notes"])
+        self.budget.unpruned, self.budget.losses = dict(state["unpruned"]), list(state["losses"])
         self.unpruned_weights = _to(state["unpruned_weights"], device)
         self.history = history[: state["rows"]]
         self.model.load_state_dict(state["model"])
         self.likelihood.load_state_dict(state["likelihood"])
         self.compressor.load(state["compressor"])
         self.masks = _to(state["masks"], device)
-        self.good, self.front = _to(state["good"], device), _to(state["front"], device)
+        self.good, self.front.kept = _to(state["good"], device), _to(state["front"], device)
         self.chosen, self.best = dict(state["chosen"]), _to(state["best"], device)
         self.recovery = math.inf if state["recovery"] is None else state["recovery"]
         self.on_target = _to(state["on_target"], device)
