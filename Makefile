@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-NATIVE := $(wildcard src/bayesprune/messages/native/*.c src/bayesprune/messages/native/*.h)
+NATIVE := $(wildcard src/bayesprune/*/native/*.c src/bayesprune/*/native/*.h)
 
 .PHONY: help install demo test lint types imports unit test-slow test-gpu bench format clean
 

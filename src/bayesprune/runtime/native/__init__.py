@@ -1,0 +1,134 @@
+"""The C engine through ctypes: built with the package, optional."""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bayesprune.runtime.lowering import Buffer, Lowered, borders, view_size
+from bayesprune.runtime.panels import MOST_ROWS, panels
+
+LIBRARY = Path(__file__).with_name("engine.so")
+KINDS = {"panels": 0, "maximum": 1, "mean": 2, "sum": 3, "copy": 4}
+ALIGNMENT = 64
+SETS = {"best": 0, "avx512": 1, "avx2": 2, "portable": 3}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled engine, or None where it was not built or cannot be loaded."""
+    try:
+        engine = ctypes.CDLL(str(LIBRARY))
+    except OSError:
+        return None
+    engine.space_bytes.restype = ctypes.c_int64
+    return engine
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("operations", "buffers", "lanes", "inputs", "outputs")),
+        *((name, ctypes.c_void_p) for name in ("operation", "buffer", "panels", "taps", "places", "weights", "biases")),
+        *((name, ctypes.c_int64) for name in ("input", "output")),
+    )
+
+
+class Program:
+    """A lowered network as the engine reads it; safe to use from several threads.
+
+    lanes: examples that are computed side by side, a multiple of 16.
+    """
+
+    def __init__(self, lowered: Lowered, lanes: int = 64, instruction_set: str = "best") -> None:
+        engine = library()
+        if engine is None:
+            raise RuntimeError("the native engine is not built; install a C compiler and reinstall bayesprune")
+        self._set = engine.instruction_set(SETS[instruction_set])
+        if self._set < 0:
+            raise RuntimeError(f"this processor has no {instruction_set}")
+        buffers = borders(lowered)
+        self.inputs = buffers[lowered.input].channels * buffers[lowered.input].rows * buffers[lowered.input].columns
+        self.outputs = view_size(lowered.output)
+        operations: list[list[int]] = []
+        rows: list[list[int]] = []
+        taps: list[Tensor] = []
+        weights: list[Tensor] = []
+        biases: list[Tensor] = []
+        tap_count = weight_count = 0
+        self.products = 0  # per example, zeros of panels counted
+        for step in lowered.steps:
+            source, first = buffers[step.source], len(rows)
+            if step.kind == "panels":
+                for panel in panels(step.matrix != 0):
+                    height, count = len(panel.rows), len(panel.columns)
+                    rows.append([height, tap_count, count, weight_count, *panel.rows, *[0] * (MOST_ROWS - height)])
+                    taps.append(step.reads[panel.columns] @ _strides(source, lanes))
+                    weights.append(step.matrix[panel.rows][:, panel.columns].T.reshape(-1))
+                    biases.append(torch.cat([step.bias[panel.rows], torch.zeros(MOST_ROWS - height).double()]))
+                    tap_count, weight_count = tap_count + count, weight_count + height * count
+                    self.products += height * count * step.rows * step.columns
+            operations.append(
+                [
+                    *(KINDS[step.kind], step.source, step.source2, step.target, step.rows, step.columns),
+                    *(*step.stride, source.top + step.first[0], source.left + step.first[1], *step.window),
+                    *(int(step.relu), step.pool, first, len(rows) - first),
+                ]
+            )
+        shapes = [[b.channels, b.rows, b.columns, b.top, b.left, b.bottom, b.right] for b in buffers]
+        self._parts = (
+            _integers(operations),
+            _integers(shapes),
+            _integers(rows),
+            torch.cat([*taps, torch.zeros(1, dtype=torch.int64)]),
+            torch.cat([_places(buffers[number], lanes) for number in (lowered.input, lowered.output.buffer)]),
+            torch.cat([*weights, torch.zeros(1).double()]).float(),
+            torch.cat([*biases, torch.zeros(1).double()]).float(),
+        )
+        pointers = [ctypes.c_void_p(part.data_ptr()) for part in self._parts]
+        counts = (len(operations), len(shapes), lanes, self.inputs, self.outputs)
+        self._program = _Program(*counts, *pointers, lowered.input, lowered.output.buffer)
+
+        self._bytes = int(engine.space_bytes(ctypes.byref(self._program), self._set))
+        self._spaces: list[tuple[int, Tensor]] = []  # for how many threads; those that no call is using
+
+    def __call__(self, x: Tensor, threads: int) -> Tensor:
+        """What the network says of x (n, inputs) float32, contiguous; (n, outputs)."""
+        engine = library()
+        assert engine is not None
+        result = torch.empty(len(x), self.outputs)
+        try:
+            room, space = self._spaces.pop()
+        except IndexError:
+            room, space = 0, torch.empty(0)
+        if room < threads:
+            room, space = threads, torch.zeros(threads * self._bytes + ALIGNMENT, dtype=torch.uint8)
+        start = -space.data_ptr() % ALIGNMENT
+        engine.run_program(
+            *(ctypes.byref(self._program), _pointer(x), _pointer(result), ctypes.c_int64(len(x))),
+            *(self._set, threads, ctypes.c_void_p(space.data_ptr() + start)),
+        )
+        self._spaces.append((room, space))
+        return result
+
+
+def _pointer(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _strides(buffer: Buffer, lanes: int) -> Tensor:
+    """Floats from one channel, row and column to the next."""
+    wide = buffer.left + buffer.columns + buffer.right
+    return torch.tensor([(buffer.top + buffer.rows + buffer.bottom) * wide * lanes, wide * lanes, lanes])
+
+
+def _places(buffer: Buffer, lanes: int) -> Tensor:
+    """Where each value of an example is in a buffer, (channels * rows * columns,)."""
+    axes = (buffer.channels, buffer.rows, buffer.columns)
+    sites = torch.cartesian_prod(*map(torch.arange, axes)).reshape(-1, 3)
+    return (sites + torch.tensor([0, buffer.top, buffer.left])) @ _strides(buffer, lanes)
+
+
+def _integers(rows: list[list[int]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.int64).contiguous()

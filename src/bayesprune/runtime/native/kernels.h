@@ -1,0 +1,175 @@
+/* The body of the engine for one instruction set: NAME(x), WIDTH floats per vector, VECTORS of registers to sum in. */
+
+typedef float NAME(Vector) __attribute__((vector_size(4 * WIDTH), aligned(4 * WIDTH)));
+#define V NAME(Vector)
+
+typedef int32_t NAME(Mask) __attribute__((vector_size(4 * WIDTH)));
+
+static inline V NAME(chosen)(NAME(Mask) which, V yes, V no) {
+    return (V)((which & (NAME(Mask))yes) | (~which & (NAME(Mask))no));
+}
+
+/* As torch has them: what is not a number stays so. */
+static inline V NAME(larger)(V a, V b) { return NAME(chosen)((a < b) | (b != b), b, a); }
+static inline V NAME(positive)(V a) { return NAME(chosen)(a < (V){0}, (V){0}, a); }
+
+/* One tile: H rows of a panel at T vectors of results.  from[t]: where the vector's input begins, less the tap's offset;
+   to[t]: offset of the result in a channel.                                                                          */
+#define TILE(H, T)                                                                                                     \
+    static inline __attribute__((always_inline)) void NAME(tile_##H##_##T)(                                            \
+        const float *const *from, const int64_t *to, const int64_t *offsets, int64_t taps, const float *weights,       \
+        const float *bias, float *const *channel, int relu) {                                                          \
+        V sum[H][T];                                                                                                   \
+        for (int r = 0; r < H; r++)                                                                                    \
+            for (int t = 0; t < T; t++) sum[r][t] = bias[r] - (V){0};                                                  \
+        for (int64_t k = 0; k < taps; k++) {                                                                           \
+            const int64_t offset = offsets[k];                                                                         \
+            const float *w = weights + k * H;                                                                          \
+            V x[T];                                                                                                    \
+            for (int t = 0; t < T; t++) x[t] = *(const V *)(from[t] + offset);                                         \
+            for (int r = 0; r < H; r++)                                                                                \
+                for (int t = 0; t < T; t++) sum[r][t] += w[r] * x[t];                                                  \
+        }                                                                                                              \
+        for (int r = 0; r < H; r++)                                                                                    \
+            for (int t = 0; t < T; t++) {                                                                              \
+                V value = relu ? NAME(positive)(sum[r][t]) : sum[r][t];                                          \
+                *(V *)(channel[r] + to[t]) = value;                                                                    \
+            }                                                                                                          \
+    }
+
+TILE(1, 1) TILE(1, 2) TILE(1, 4) TILE(1, 8)
+TILE(2, 1) TILE(2, 2) TILE(2, 4)
+TILE(4, 1) TILE(4, 2)
+TILE(8, 1)
+#if VECTORS >= 32
+TILE(2, 8) TILE(4, 4) TILE(8, 2)
+#endif
+
+/* All tiles of a panel; `from` and `to` list every vector of a channel's results. */
+#define ALL(H, T)                                                                                                      \
+    for (; v + T <= count; v += T)                                                                                     \
+        NAME(tile_##H##_##T)(from + v, to + v, offsets, taps, weights, bias, channel, relu);
+
+static void NAME(panel)(int64_t height, int64_t count, const float *const *from, const int64_t *to,
+                        const int64_t *offsets, int64_t taps, const float *weights, const float *bias,
+                        float *const *channel, int relu) {
+    int64_t v = 0;
+    switch (height) {
+    case 1: ALL(1, 8) ALL(1, 4) ALL(1, 2) ALL(1, 1) break;
+#if VECTORS >= 32
+    case 2: ALL(2, 8) ALL(2, 4) ALL(2, 2) ALL(2, 1) break;
+    case 4: ALL(4, 4) ALL(4, 2) ALL(4, 1) break;
+    default: ALL(8, 2) ALL(8, 1) break;
+#else
+    case 2: ALL(2, 4) ALL(2, 2) ALL(2, 1) break;
+    case 4: ALL(4, 2) ALL(4, 1) break;
+    default: ALL(8, 1) break;
+#endif
+    }
+}
+
+/* Maximum or mean over windows of one channel. */
+static void NAME(pool)(const Operation *o, const float *from, int64_t from_columns, float *to, int64_t to_columns,
+                       int64_t lanes, int mean) {
+    const float share = 1.0f / (float)(o->window_down * o->window_right);
+    for (int64_t y = 0; y < o->rows; y++)
+        for (int64_t x = 0; x < o->columns; x++)
+            for (int64_t lane = 0; lane < lanes; lane += WIDTH) {
+                const int64_t row = o->first_row + y * o->step_down, column = o->first_column + x * o->step_right;
+                const float *first = from + (row * from_columns + column) * lanes + lane;
+                V value = *(const V *)first;
+                for (int64_t i = 0; i < o->window_down; i++)
+                    for (int64_t j = !i; j < o->window_right; j++) {
+                        const V next = *(const V *)(first + (i * from_columns + j) * lanes);
+                        value = mean ? value + next : NAME(larger)(value, next);
+                    }
+                if (mean) value *= share;
+                if (o->relu) value = NAME(positive)(value);
+                *(V *)(to + (y * to_columns + x) * lanes + lane) = value;
+            }
+}
+
+static void NAME(sum)(const float *a, const float *b, float *to, int64_t lanes, int relu) {
+    for (int64_t lane = 0; lane < lanes; lane += WIDTH) {
+        V value = *(const V *)(a + lane);
+        if (b) value += *(const V *)(b + lane);
+        *(V *)(to + lane) = relu ? NAME(positive)(value) : value;
+    }
+}
+
+/* One stage of a transposition: blocks of half x half of each pair of vectors change places. */
+static inline __attribute__((always_inline)) void NAME(exchange)(V *rows, const int half) {
+    NAME(Mask) low, high; /* of the pair, elements of the second from WIDTH on */
+#pragma GCC unroll 16
+    for (int j = 0; j < WIDTH; j++) {
+        low[j] = j & half ? WIDTH + j - half : j;
+        high[j] = j & half ? WIDTH + j : j + half;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++) {
+        if (i & half) continue;
+        const V a = rows[i], b = rows[i | half];
+        rows[i] = __builtin_shuffle(a, b, low);
+        rows[i | half] = __builtin_shuffle(a, b, high);
+    }
+}
+
+/* WIDTH vectors as the columns of what they were the rows of. */
+static inline __attribute__((always_inline)) void NAME(transpose)(V *rows) {
+#if WIDTH > 8
+    NAME(exchange)(rows, 8);
+#endif
+#if WIDTH > 4
+    NAME(exchange)(rows, 4);
+#endif
+    NAME(exchange)(rows, 2);
+    NAME(exchange)(rows, 1);
+}
+
+typedef float NAME(Loose) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+
+/* `here` examples of `values` floats each, one after another, to lanes: value q goes to to[places[q] + lane]. */
+static void NAME(to_lanes)(const float *x, int64_t values, int64_t here, float *to, const int64_t *places) {
+    int64_t lane = 0;
+    for (; lane + WIDTH <= here; lane += WIDTH) {
+        const float *first = x + lane * values;
+        int64_t q = 0;
+        for (; q + WIDTH <= values; q += WIDTH) {
+            V rows[WIDTH];
+#pragma GCC unroll 16
+            for (int i = 0; i < WIDTH; i++) rows[i] = *(const NAME(Loose) *)(first + i * values + q);
+            NAME(transpose)(rows);
+#pragma GCC unroll 16
+            for (int i = 0; i < WIDTH; i++) *(V *)(to + places[q + i] + lane) = rows[i];
+        }
+        for (; q < values; q++)
+            for (int i = 0; i < WIDTH; i++) to[places[q] + lane + i] = first[i * values + q];
+    }
+    for (; lane < here; lane++)
+        for (int64_t q = 0; q < values; q++) to[places[q] + lane] = x[lane * values + q];
+}
+
+/* The way back. */
+static void NAME(from_lanes)(const float *from, const int64_t *places, int64_t values, int64_t here, float *y) {
+    int64_t lane = 0;
+    for (; lane + WIDTH <= here; lane += WIDTH) {
+        float *first = y + lane * values;
+        int64_t q = 0;
+        for (; q + WIDTH <= values; q += WIDTH) {
+            V rows[WIDTH];
+#pragma GCC unroll 16
+            for (int i = 0; i < WIDTH; i++) rows[i] = *(const V *)(from + places[q + i] + lane);
+            NAME(transpose)(rows);
+#pragma GCC unroll 16
+            for (int i = 0; i < WIDTH; i++) *(NAME(Loose) *)(first + i * values + q) = rows[i];
+        }
+        for (; q < values; q++)
+            for (int i = 0; i < WIDTH; i++) first[i * values + q] = from[places[q] + lane + i];
+    }
+    for (; lane < here; lane++)
+        for (int64_t q = 0; q < values; q++) y[lane * values + q] = from[places[q] + lane];
+}
+
+#undef ALL
+#undef TILE
+#undef V

@@ -1,0 +1,54 @@
+"""Rows of a weight matrix in panels: those that read much the same inputs share their loads."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MOST_ROWS = 8  # as in native/engine.h
+# A panel of h rows that read n inputs between them costs n (h + LOAD): a product for every row, a load for all.
+LOAD = 0.6
+
+
+class Panel(NamedTuple):
+    """rows: 1, 2, 4 or 8 of the matrix.  columns: (n,) int64, those that at least one of them reads, in order."""
+
+    rows: list[int]
+    columns: Tensor
+
+
+def panels(live: Tensor) -> list[Panel]:
+    """All rows of a matrix (rows, columns) bool, joined to panels where that is expected to pay.
+
+    Twice as high again and again: of all pairs of equally high panels the one that saves most comes first.
+    """
+    groups = [[row] for row in range(len(live))]
+    done: list[list[int]] = []
+    height = 1
+    while groups and height < MOST_ROWS:
+        read = torch.stack([live[group].any(0) for group in groups]).float()
+        pairs = _pairs(read, height)
+        joined = {one for pair in pairs for one in pair}
+        done += [group for number, group in enumerate(groups) if number not in joined]
+        groups = [groups[a] + groups[b] for a, b in pairs]
+        height *= 2
+    return [Panel(group, live[group].any(0).nonzero().flatten()) for group in done + groups]
+
+
+def _pairs(read: Tensor, height: int) -> list[tuple[int, int]]:
+    """Disjoint pairs of panels of one height that save something together; read: (panels, columns) 0 or 1."""
+    counts = read.sum(1)
+    both = counts[:, None] + counts[None, :]
+    union = both - read @ read.T
+    saved = both * (height + LOAD) - union * (2 * height + LOAD)
+    first, second = torch.triu_indices(len(read), len(read), offset=1)
+    worth = saved[first, second]
+    order = torch.argsort(worth, descending=True, stable=True)
+    order = order[: int((worth > 0).sum())]
+    free = [True] * len(read)
+    pairs = []
+    for a, b in zip(first[order].tolist(), second[order].tolist(), strict=True):
+        if free[a] and free[b]:
+            free[a] = free[b] = False
+            pairs.append((a, b))
+    return pairs

@@ -1,0 +1,138 @@
+"""`compile`: the fastest way, and always the same answer."""
+
+import copy
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from bayesprune import models
+from bayesprune.runtime import Compiled, compile, compiled, native
+
+needs_engine = pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
+
+
+def small_network():
+    network = models.create("lenet5", (1, 28, 28), 10, generator=torch.Generator().manual_seed(0)).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                module.weight.mul_(torch.rand(module.weight.shape, generator=generator) < 0.05)
+    return network
+
+
+def images(count):
+    return torch.randn(count, 1, 28, 28, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_the_answer_is_that_of_the_network(batch):
+    network, x = small_network(), images(batch)
+    fast = compile(network, x)
+    with torch.no_grad():
+        expected = network(x)
+    torch.testing.assert_close(fast(x), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fast(x.double().float()), expected, rtol=1e-5, atol=1e-5)
+    assert not fast(x).requires_grad
+
+
+@needs_engine
+def test_the_fastest_way_is_chosen_and_remembered(monkeypatch):
+    times = {"torch": 3.0, "torch, channels last": 2.0, "native, 16 lanes": 1.5, "native, 32 lanes": 1.0}
+    asked = []
+
+    def seconds(way, x):
+        asked.append(way)
+        way(x)
+        return times.get(names[len(asked) - 1], 9.0)
+
+    names = ["torch", "torch, channels last", "native, 16 lanes", "native, 32 lanes", "native, 64 lanes"]
+    monkeypatch.setattr(compiled, "_seconds", seconds)
+    fast, x = compile(small_network(), images(1)), images(5)
+    fast(x)
+    fast(images(8))  # the same power of two
+    assert len(asked) == len(names)
+    (choice,) = fast._choices.values()
+    assert choice.way == "native, 32 lanes"
+    threads = torch.get_num_threads()
+    assert fast.explain()["choices"][f"batch up to 8, {threads} threads"]["way"] == "native, 32 lanes"
+    times |= {"native, 16 lanes": 1.99, "native, 32 lanes": 1.99}  # within the noise of torch
+    asked.clear()
+    fast(images(9))
+    assert fast._choices[16, threads].way == "torch, channels last"
+
+
+@needs_engine
+def test_every_way_gives_the_same():
+    fast, x = compile(small_network(), images(1)), images(33)
+    with torch.inference_mode():
+        answers = [fast._way(name)(x) for name in fast._measure(x).seconds]
+    assert len(answers) == 5
+    for answer in answers[1:]:
+        torch.testing.assert_close(answer, answers[0], rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_engine_has_not_runs_in_torch():
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten())
+    fast = compile(network, images(1))
+    x = images(3)
+    with torch.no_grad():
+        assert torch.equal(fast(x), network.eval()(x))
+    if native.library() is not None:
+        assert "Sigmoid" in fast.explain()["native"]
+
+
+def test_other_inputs_go_through_torch():
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    fast = compile(network, images(1))
+    larger = torch.randn(2, 1, 40, 40)
+    with torch.no_grad():
+        assert torch.equal(fast(larger), network(larger))
+        assert torch.equal(fast(images(0)), network(images(0)))
+        doubled = copy.deepcopy(network).double()
+    assert torch.equal(compile(doubled, images(1))(images(2).double()), doubled(images(2).double()))
+
+
+def test_the_network_given_stays_as_it_is():
+    network = small_network().train()
+    compile(network, images(2))(images(2))
+    assert network.training
+
+
+def test_copies_are_of_their_own():
+    fast, x = compile(small_network(), images(1)), images(4)
+    expected = fast(x)
+    twin = copy.deepcopy(fast)
+    del fast
+    assert isinstance(twin, Compiled)
+    torch.testing.assert_close(twin(x), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(TypeError, match="save the network itself"):
+        twin.__getstate__()
+
+
+def test_threads_share_it():
+    fast, x = compile(small_network(), images(1)), images(64)
+    expected = fast(x)
+    wrong = []
+
+    def work():
+        for _ in range(10):
+            if not torch.allclose(fast(x), expected, rtol=1e-5, atol=1e-5):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_without_an_engine_it_says_so(monkeypatch):
+    monkeypatch.setattr(native, "library", lambda: None)
+    with pytest.warns(UserWarning, match="not built"):
+        fast = compile(small_network(), images(1))
+    with torch.no_grad():
+        assert torch.equal(fast(images(3)), small_network()(images(3)))

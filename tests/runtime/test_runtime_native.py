@@ -1,0 +1,245 @@
+"""The native engine against torch: layers, whole networks, every instruction set."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from bayesprune import models
+from bayesprune.runtime import UnsupportedError, native
+from bayesprune.runtime.lowering import lower
+from bayesprune.runtime.native import SETS, Program
+from bayesprune.runtime.panels import panels
+
+SOURCE = Path(native.__file__).with_name("engine.c")
+needs_engine = pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
+
+
+def instruction_sets():
+    engine = native.library()
+    return [] if engine is None else [name for name, number in SETS.items() if engine.instruction_set(number) >= 0]
+
+
+def run(network, x, lanes=16, threads=1, instruction_set="best"):
+    lowered = lower(network, tuple(x.shape[1:]))
+    result = Program(lowered, lanes, instruction_set)(x.reshape(len(x), -1).contiguous(), threads)
+    view = lowered.output
+    return result if view.flat else result.reshape(len(x), view.channels, view.rows, view.columns)
+
+
+def check(network, x, **options):
+    network = network.eval()
+    with torch.no_grad():
+        expected = network(x)
+    found = run(network, x, **options)
+    assert found.shape == expected.shape
+    scale = max(1.0, float(expected.abs().max()))
+    assert float((found - expected).abs().max()) <= 1e-5 * scale
+
+
+def thinned(network, density, generator):
+    """Random weights dead, and BatchNorms that do something."""
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                module.weight.mul_(torch.rand(module.weight.shape, generator=generator) < density)
+            if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
+                module.running_mean.copy_(0.1 * torch.randn(module.running_mean.shape, generator=generator))
+                module.running_var.copy_(0.5 + torch.rand(module.running_var.shape, generator=generator))
+                module.weight.copy_(0.5 + torch.rand(module.weight.shape, generator=generator))
+                module.bias.copy_(0.1 * torch.randn(module.bias.shape, generator=generator))
+    return network
+
+
+@needs_engine
+@pytest.mark.parametrize("instruction_set", ["best", "avx512", "avx2", "portable"])
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "alexnet-small", "vgg11", "resnet20"])
+def test_networks_give_what_torch_gives(name, instruction_set):
+    if instruction_set not in instruction_sets():
+        pytest.skip(f"this processor has no {instruction_set}")
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, 28, 28) if name in ("lenet5", "mlp") else (3, 32, 32)
+    network = thinned(models.create(name, shape, 10, generator=generator), 0.1, generator)
+    x = torch.randn(19, *shape, generator=generator)
+    check(network, x, instruction_set=instruction_set, lanes=16, threads=2)
+    check(network, x, instruction_set=instruction_set, lanes=32)
+
+
+@needs_engine
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    inputs=st.integers(1, 40),
+    outputs=st.integers(1, 40),
+    density=st.sampled_from([0.0, 0.02, 0.2, 0.7, 1.0]),
+    batch=st.sampled_from([1, 2, 15, 16, 17, 64, 100, 1000]),
+    clusters=st.booleans(),
+    lanes=st.sampled_from([16, 32, 64]),
+    kind=st.sampled_from(instruction_sets() or ["best"]),
+)
+def test_any_linear_layer(seed, inputs, outputs, density, batch, clusters, lanes, kind):
+    generator = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(inputs, outputs, bias=seed % 3 > 0)
+    mask = torch.rand(outputs, inputs, generator=generator) < density
+    if clusters:  # a rectangle anywhere, and nothing else
+        mask = torch.zeros(outputs, inputs, dtype=torch.bool)
+        row, column = seed % outputs, seed % inputs
+        mask[row : row + 1 + seed % 24, column : column + 1 + seed % 17] = True
+    with torch.no_grad():
+        layer.weight.mul_(mask)
+    x = torch.randn(batch, inputs, generator=generator)
+    check(nn.Sequential(layer), x, lanes=lanes, instruction_set=kind)
+
+
+@needs_engine
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    channels=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    dilation=st.integers(1, 2),
+    size=st.tuples(st.integers(8, 13), st.integers(8, 13)),
+    after=st.sampled_from(["nothing", "relu", "norm relu", "pool", "relu pool", "norm relu pool", "pool relu"]),
+    grouped=st.booleans(),
+    batch=st.sampled_from([1, 3, 16, 21]),
+    density=st.sampled_from([0.0, 0.1, 1.0]),
+    kind=st.sampled_from(instruction_sets() or ["best"]),
+)
+def test_any_convolution(seed, channels, kernel, stride, padding, dilation, size, after, grouped, batch, density, kind):
+    generator = torch.Generator().manual_seed(seed)
+    groups = channels[0] if grouped else 1
+    inputs, outputs = channels[0], channels[1] * groups
+    layers = [nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, groups)]
+    for word in after.split():
+        made = {"relu": nn.ReLU(), "norm": nn.BatchNorm2d(outputs), "pool": nn.MaxPool2d(2)}.get(word)
+        layers += [made] if made is not None else []
+    network = thinned(nn.Sequential(*layers), density, generator).eval()
+    x = torch.randn(batch, inputs, *size, generator=generator)
+    try:
+        with torch.no_grad():
+            network(x)
+    except RuntimeError:  # a kernel or a pool that is larger than the image
+        return
+    check(network, x, instruction_set=kind)
+
+
+class Branches(nn.Module):
+    """Values that are read twice, sums, means, crops and views."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 5, 3, padding=1), nn.Conv2d(5, 5, 3, padding=1, bias=False)
+        self.norm, self.alone = nn.BatchNorm2d(5), nn.BatchNorm2d(5)
+        self.crop = nn.Sequential(nn.ZeroPad2d((0, 1, 2, 0)), nn.Conv2d(5, 4, (3, 2)))
+        self.pool, self.last = nn.MaxPool2d(3, stride=2), nn.Linear(4 * 3 * 3, 6)
+        self.head = nn.Linear(4, 6)
+
+    def forward(self, x):
+        first = self.first(x)
+        kept = functional.relu(first)
+        inner = self.norm(self.second(kept)) + first  # `first` is read twice, so nothing may be folded into it
+        inner = torch.relu(self.alone(inner))
+        cropped = self.crop(inner)
+        pooled = self.pool(cropped)
+        return self.last(torch.flatten(pooled, 1)) + self.head(cropped.mean((2, 3)))
+
+
+@needs_engine
+def test_values_that_are_read_twice():
+    generator = torch.Generator().manual_seed(0)
+    network = thinned(Branches(), 0.7, generator)
+    check(network, torch.randn(20, 2, 8, 8, generator=generator))
+    check(network, torch.randn(1, 2, 8, 8, generator=generator), lanes=64)
+
+
+@needs_engine
+def test_what_is_not_a_number_stays_so():
+    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1, 1)).eval()
+    x = torch.zeros(3, 1, 2, 2)
+    x[1, 0, 1, 0] = float("nan")
+    assert run(network, x).isnan().flatten().tolist() == [False, True, False]
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    ("network", "shape", "words"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid()), (1, 8, 8), "Sigmoid"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect")), (1, 8, 8), "reflect"),
+        (nn.Sequential(nn.MaxPool2d(2, padding=1)), (1, 8, 8), "MaxPool2d"),
+        (nn.Sequential(nn.Linear(8, 2)), (1, 8, 8), "features"),
+    ],
+)
+def test_what_the_engine_has_not_is_named(network, shape, words):
+    with pytest.raises(UnsupportedError, match=words):
+        lower(network, shape)
+
+
+def test_panels_hold_every_row_once_and_all_it_reads():
+    generator = torch.Generator().manual_seed(0)
+    for density in (0.0, 0.05, 0.5, 1.0):
+        live = torch.rand(37, 50, generator=generator) < density
+        found = panels(live)
+        assert sorted(row for panel in found for row in panel.rows) == list(range(37))
+        for panel in found:
+            assert len(panel.rows) in (1, 2, 4, 8)
+            assert panel.columns.tolist() == live[panel.rows].any(0).nonzero().flatten().tolist()
+
+
+def test_rows_that_read_the_same_share_a_panel():
+    live = torch.zeros(16, 32, dtype=torch.bool)
+    live[::2, :16] = True  # interleaved, so order does not help
+    live[1::2, 16:] = True
+    assert sorted(tuple(sorted(panel.rows)) for panel in panels(live)) == [
+        tuple(range(0, 16, 2)),
+        tuple(range(1, 16, 2)),
+    ]
+
+
+SANITIZED = """
+import sys, torch
+from pathlib import Path
+from torch import nn
+from bayesprune.runtime import native
+native.LIBRARY = Path(sys.argv[1])
+from bayesprune import models
+from bayesprune.runtime.lowering import lower
+g = torch.Generator().manual_seed(0)
+for name, shape in (("lenet5", (1, 28, 28)), ("resnet20", (3, 32, 32))):
+    network = models.create(name, shape, 10, generator=g).eval()
+    x = torch.randn(17, *shape, generator=g)
+    with torch.no_grad():
+        y = network(x)
+    for kind in ("best", "avx2", "portable"):
+        if native.library().instruction_set(native.SETS[kind]) >= 0:
+            z = native.Program(lower(network, shape), 16, kind)(x.flatten(1).contiguous(), 2)
+            assert torch.allclose(y, z, atol=1e-4), kind
+print("clean")
+"""
+
+
+@needs_engine
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc and its sanitizers")
+def test_the_engine_is_clean_under_sanitizers(tmp_path):
+    """Address and undefined-behaviour sanitizers, in a process of its own."""
+    library = tmp_path / "engine.so"
+    flags = ["-O1", "-g", "-fPIC", "-shared", "-std=gnu11", "-fopenmp", "-Wno-psabi"]
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    built = subprocess.run(["gcc", *flags, *checks, str(SOURCE), "-o", str(library)], capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"the sanitizers are not installed: {built.stderr[-200:]}")
+    runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
+    environment = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "2", "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", SANITIZED, str(library)], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "clean"), done.stderr[-2000:]
