@@ -159,7 +159,7 @@ weight_strength: [0.5, 1.5]
 def test_from_a_grid_to_a_network(call, tmp_path):
     (tmp_path / "grid.yaml").write_text(GRID)
     options = ("--epochs", 1, 3, 1, "--device", "cpu", "--chunk", 3, "--name", "mine")
-    code, out, err = call("frontier", "run", "--config", "grid.yaml", *options)
+    code, out, err = call("frontier", "--config", "grid.yaml", *options)
     assert (code, err) == (0, "")
     for words in ("4 settings of mlp on digits", "epoch 10/10", "MACs removed %", "weight_strength", "frontier pick"):
         assert words in out

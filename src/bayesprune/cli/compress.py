@@ -116,7 +116,7 @@ def _plan(
     given: dict[str, Any],
 ) -> Path:
     """Check what was asked for and make its run folder; the other processes learn its name."""
-    resolved = _resolve(config, preset, setting)
+    resolved = resolve(config, preset, setting)
     resolved |= {k: v for k, v in given.items() if v is not None}
     chosen_model = model or resolved.pop("model", None) or "lenet5"
     chosen_data = data_set or resolved.pop("data", None) or "digits"
@@ -157,7 +157,7 @@ def _plan(
     return Path(world.from_first(make))
 
 
-def _resolve(config: Path | None, preset: str | None, setting: list[str] | None) -> dict[str, Any]:
+def resolve(config: Path | None, preset: str | None, setting: list[str] | None) -> dict[str, Any]:
     """Preset, then file, then --set, later ones winning."""
     resolved: dict[str, Any] = {}
     if preset is not None:

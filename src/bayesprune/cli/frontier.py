@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import torch
 import typer
+import typer.core
 from torch import nn
 
 from bayesprune import artefact, data, models
 from bayesprune import frontier as frontiers
-from bayesprune.cli.compress import KEEPS_UNITS, STOPPED, _resolve
+from bayesprune.cli.compress import KEEPS_UNITS, STOPPED, resolve
 from bayesprune.cli.networks import device_by_name, network_of_plan
 from bayesprune.frontier.members import FINISHED
 from bayesprune.likelihoods import Classification
@@ -26,8 +28,21 @@ from bayesprune.turbo.training import evaluate
 
 EPOCHS = ("warmup_epochs", "prune_epochs", "finetune_epochs")
 
+
+
+class RunByDefault(typer.core.TyperGroup):
+    """Options without a command are those of `run`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`frontier --model lenet5` is `frontier run --model lenet5`."""
+        options = args and args[0].startswith("-") and args[0] not in ctx.help_option_names
+        return super().parse_args(ctx, ["run", *args] if options else args)
+
+
 app = typer.Typer(
-    help="Train many settings at once and choose from the networks that no other one beats.",
+    cls=RunByDefault,
+    help="Train many settings at once (`run`, also without that word) and choose (`pick`) from the networks that no "
+    "other one beats.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -66,7 +81,7 @@ def run(
     All members see the same examples in the same order, that of the first seed.  Press Ctrl-C to stop; --resume goes
     on.
 
-    Example: bayesprune frontier run --model lenet5 --data fashion-mnist
+    Example: bayesprune frontier --model lenet5 --data fashion-mnist
     """
     place = device_by_name(device)
     folder = resume or _plan(model, data_set, config, setting, epochs, chunk, one_by_one, name, runs, data_dir)
@@ -127,7 +142,7 @@ def _plan(
     data_dir: Path | None,
 ) -> Path:
     """Check what was asked for and make its folder."""
-    grid = _resolve(config, None, setting)
+    grid = resolve(config, None, setting)
     chosen_model, chosen_data = grid.pop("model", None) or "lenet5", grid.pop("data", None) or "digits"
     chosen_model, chosen_data = model or chosen_model, data_set or chosen_data
     if chosen_model not in models.MODELS:

@@ -36,6 +36,8 @@ NEEDED: Mapping[str, Any] = {
     "coupling": 0,
     "p01": None,
     "groups": "weight",
+    "linear_groups": None,
+    "reorder_at": None,
     "random_start": False,
     "bfloat16": False,
     "max_accuracy_drop": None,
@@ -188,7 +190,7 @@ class Ensemble:
 
     def _one_epoch(self) -> None:
         phase, shared = PHASES[self.phase], self.shared
-        self.stack.template.train()
+        self.stack.train()
         rates = [learning_rate(one, phase, self.epoch / max(1, self.epochs[self.phase])) for one in self.settings]
         self.step.rates.copy_(self.stack.per_member(rates))
         augment = FlipAndCrop() if shared.augment else None
@@ -287,7 +289,7 @@ class Ensemble:
     def _evaluate(self, parameters: Mapping[str, Tensor]) -> list[dict[str, float]]:
         """Accuracy and nll of every member on the validation split."""
         split = self.validation
-        self.stack.template.eval()
+        self.stack.train(False)
         batches = Batches(split, EVALUATION_BATCH.get(split.x.device.type, 1000))
         outputs = torch.cat([self.stack.outputs(parameters, x).float() for x, _ in batches], dim=1)
         accuracy = (outputs.argmax(2) == split.y).double().mean(1).tolist()

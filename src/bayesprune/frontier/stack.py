@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from bayesprune.frontier.members_at_once import for_many_members
 from bayesprune.turbo import SettingsError
 
 Snapshot = dict[str, Tensor]
@@ -23,6 +24,7 @@ class Stack:
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         self.members = len(networks)
         self.template = copy.deepcopy(networks[0])
+        self._together = for_many_members(self.template)
         _check_modules(self.template)
         kinds = [_kinds(network) for network in networks]
         if any(kind != kinds[0] for kind in kinds):
@@ -38,6 +40,10 @@ class Stack:
         stacked = {name: torch.stack([one[name].detach() for one in tensors]) for name in tensors[0]}
         self.flat = torch.cat([stacked[name].flatten() for name in self.shapes]).requires_grad_()
         self.buffers = {name: tensor for name, tensor in stacked.items() if name not in self.shapes}
+
+    def train(self, mode: bool = True) -> None:
+        """Switch all members between training and evaluation."""
+        self._together.train(mode)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The blocks of a tensor like `flat`, (members, *shape) by name; they share its memory."""
@@ -58,7 +64,7 @@ class Stack:
         """What every member says of the same inputs, (members, n, classes)."""
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
-            result: Tensor = functional_call(self.template, (parameters, buffers), (x,))
+            result: Tensor = functional_call(self._together, (parameters, buffers), (x,))
             return result
 
         result: Tensor = vmap(one)(dict(parameters), self.buffers)
