@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from made_up_rows import CONFIGS
+from made_up_rows import CONFIGS, STUDY_CONFIGS
 
 from bayesprune.cli import main
 
@@ -16,15 +16,26 @@ def _own_folder(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def table2(monkeypatch, capsys):
-    """Run `bayesprune reproduce table2 ...`; return exit code, stdout and stderr."""
+def reproduce(monkeypatch, capsys):
+    """Run `bayesprune reproduce ...`; return exit code, stdout and stderr."""
 
     def run(*arguments):
-        command = ["bayesprune", "reproduce", "table2", "--configs", str(CONFIGS), "--device", "cpu"]
-        monkeypatch.setattr(sys, "argv", [*command, *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["bayesprune", "reproduce", *map(str, arguments)])
         with pytest.raises(SystemExit) as exit_info:
             main()
         captured = capsys.readouterr()
         return exit_info.value.code or 0, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def table2(reproduce):
+    """Run `bayesprune reproduce table2 ...`."""
+    return lambda *arguments: reproduce("table2", "--configs", CONFIGS, "--device", "cpu", *arguments)
+
+
+@pytest.fixture
+def regularity(reproduce):
+    """Run `bayesprune reproduce regularity ...`."""
+    return lambda *arguments: reproduce("regularity", "--configs", STUDY_CONFIGS, "--device", "cpu", *arguments)

@@ -3,7 +3,10 @@
 import random
 from pathlib import Path
 
+from bayesprune.turbo import Settings
+
 CONFIGS = Path(__file__).parents[2] / "configs" / "table2"
+STUDY_CONFIGS = CONFIGS.with_name("regularity")
 
 
 def a_row(method, accuracy, nonzero, macs_removed, *, protocol="best", seed=0, row="lenet5", **values):
@@ -36,6 +39,34 @@ def a_row(method, accuracy, nonzero, macs_removed, *, protocol="best", seed=0, r
         "versions": {"python": "3.11"},
         "hardware": {"machine": "none"},
     } | values
+
+
+def study_row(setting, accuracy, nonzero, share, *, chance=0.02, cluster=2.0, gap=8.0, seed=0, preset=None, **settings):
+    """A finished row of the study; cluster and gap along rows, whose chance is 1.5 and 6."""
+
+    def figures(in_rectangles, mean_cluster, mean_gap):
+        return {
+            "weights": 1000,
+            "live": 100,
+            "in_rectangles": in_rectangles,
+            "in_larger_rectangles": in_rectangles / 2,
+            "in_kernels": in_rectangles,
+            "rectangles": 3,
+            "mean_area": 12.0,
+            "index_bytes_per_nonzero": 0.5,
+            "decode_steps": {"mean": 4.0, "most": 9},
+            "cluster_along_rows": mean_cluster,
+            "gap_along_rows": mean_gap,
+            "cluster_along_columns": 1.2,
+            "gap_along_columns": 7.0,
+            "smaller_windows": 0.6,
+        }
+
+    measured = figures(share, cluster, gap)
+    measured |= {"layers": {"conv1": figures(share, cluster, gap)}, "chance": figures(chance, 1.5, 6.0)}
+    identity = {"setting": setting, "title": f"title of {setting}", "preset": preset}
+    own = {"settings": Settings(**settings).as_dict(), "regularity": measured}
+    return a_row("ours", accuracy, nonzero, 0.7, seed=seed) | identity | own
 
 
 def failed_row(method, **values):

@@ -10,9 +10,8 @@ import pytest
 from made_up_rows import CONFIGS, a_row
 
 from bayesprune import data
-from bayesprune.cli import main
-from bayesprune.cli import reproduce as command
-from bayesprune.reproduce import ROWS, RowFiles, jobs, merge, run_job
+from bayesprune.cli import job_runner, main
+from bayesprune.reproduce import ROWS, RowFiles, jobs, merge, run_job, table2_report
 from bayesprune.reproduce.row_files import KEYS
 from bayesprune.turbo import DivergedError, Interrupted
 
@@ -93,7 +92,7 @@ def test_three_methods_from_data_to_a_table(table2, monkeypatch):
 
 
 def test_finished_rows_are_skipped(table2, finished, monkeypatch):
-    monkeypatch.setattr(command, "run_job", never)
+    monkeypatch.setattr(job_runner, "run_job", never)
     before = {path: path.stat().st_mtime_ns for path in FOLDER.iterdir()}
     for extra in ((), ("--again",)):
         code, _, err = table2(*ALL, *extra)
@@ -128,7 +127,7 @@ def test_stopped_it_keeps_what_is_finished_and_goes_on(table2, monkeypatch):
             "data": "digits"
         }
 
-    monkeypatch.setattr(command, "run_job", stop_at_the_second)
+    monkeypatch.setattr(job_runner, "run_job", stop_at_the_second)
     code, out, _ = table2(*(one for one in ALL if one != "--quiet"))
     assert code == 130
     assert "1 of 3 networks were finished and are kept" in out
@@ -149,24 +148,50 @@ def test_a_damaged_row_is_an_error_and_computed_with_again(table2, finished, mon
     assert path.read_bytes() == content
     assert "damaged" in table2(*ALL, "--list")[1]
     assert "is damaged" in table2(*ALL, "--merge")[2]
-    monkeypatch.setattr(command, "run_job", lambda job, *_, **__: json.loads(good))
+    monkeypatch.setattr(job_runner, "run_job", lambda job, *_, **__: json.loads(good))
     assert table2(*ALL, "--again")[0] == 0
     assert json.loads(path.read_text()) == json.loads(good)
 
 
-def test_rows_with_other_settings_are_computed_with_again_only(table2, finished, monkeypatch):
-    path = FOLDER / "magnitude-best-0.json"
+def retune(name, **settings):
+    """Make the row of a job look as if the job had had other settings."""
+    path = FOLDER / f"{name}.json"
     row = json.loads(path.read_text())
-    row["settings"]["learning_rate"] = 0.5
+    row["settings"] |= settings
     path.write_text(json.dumps(row))
-    ran = []
-    monkeypatch.setattr(command, "run_job", lambda job, *_, **__: ran.append(job.name) or row)
-    code, out, _ = table2(*ALL)
+
+
+def test_a_stale_row_is_named_left_out_and_computed_again(table2, finished, monkeypatch):
+    fresh = json.loads((FOLDER / "magnitude-best-0.json").read_text())
+    retune("magnitude-best-0", learning_rate=0.5)
+    why = "magnitude-best-0: stale (learning_rate 0.5 instead of 0.003)"
+    assert f"runs      3 epochs  {why}" in table2(*ALL, "--list")[1]
+    assert f"stays     3 epochs  {why}" in table2(*ALL, "--list", "--keep-stale")[1]
+
+    code, out, _ = table2(*QUICK, "--methods", "ours", "--merge")  # also rows of methods that are not asked for
     assert code == 0
-    assert "other settings (learning_rate 0.5 instead of 0.003); --again" in out
+    assert "left out, stale: magnitude-best-0 (learning_rate 0.5 instead of 0.003)" in out
+    assert {row["method"] for row in json.loads(Path("out/digits-trial-0.02.json").read_text())} == {"ours", "unpruned"}
+
+    code, out, _ = table2(*ALL, "--merge", "--keep-stale")
+    assert "kept though stale: magnitude-best-0 (learning_rate 0.5 instead of 0.003)" in out
+    assert "`magnitude` with seed 0: stale" in Path("out/digits-trial-0.02.md").read_text()
+
+    ran = []
+    monkeypatch.setattr(job_runner, "run_job", lambda job, *_, **__: ran.append(job.name) or fresh)
+    assert "kept       magnitude-best-0: stale" in table2(*ALL, "--keep-stale")[1]
     assert ran == []
-    assert table2(*ALL, "--again")[0] == 0
+    assert "stale" not in table2(*ALL)[1]
     assert ran == ["magnitude-best-0"]
+
+
+def test_a_table_of_stale_rows_only_is_refused(table2, finished):
+    for method in METHODS.split(","):
+        retune(f"{method}-best-0", learning_rate=0.5)
+    code, _, err = table2(*ALL, "--merge")
+    assert code == 1
+    assert "are stale (magnitude-best-0, ours-best-0, unpruned-best-0)" in err
+    assert "--keep-stale" in err
 
 
 def test_settings_newer_than_a_row_have_their_usual_value(finished):
@@ -179,6 +204,32 @@ def test_settings_newer_than_a_row_have_their_usual_value(finished):
     assert files.standing(job).state.value == "finished"
     other = replace(job, settings=replace(job.settings, snip_batches=2))
     assert "snip_batches 1 instead of 2" in files.standing(other).reason
+
+
+def test_what_another_process_does_is_left_to_it(table2, finished, monkeypatch, tmp_path):
+    for method in ("ours", "magnitude"):
+        (FOLDER / f"{method}-best-0.json").unlink()
+    files = RowFiles(Path("out"), "digits", 0.02)
+    ours, magnitude = jobs(ROWS["digits"], ["ours", "magnitude"], ["best"], [0], CONFIGS, epochs_scale=0.02)
+    rows = {
+        job.name: a_row(job.method, 0.9, 0.5, 0.1, row="digits", data="digits", epochs_scale=0.02)
+        | {"settings": job.settings.as_dict()}
+        for job in (ours, magnitude)
+    }
+    ran = []
+
+    def the_other_finishes_magnitude_meanwhile(job, *_, **__):
+        ran.append(job.name)
+        files.write(magnitude, rows[magnitude.name])
+        return rows[job.name]
+
+    monkeypatch.setattr(job_runner, "run_job", the_other_finishes_magnitude_meanwhile)
+    with files.claim(ours):
+        assert table2(*QUICK, "--methods", "ours")[0] == 0
+    assert ran == []
+    assert table2(*ALL)[0] == 0
+    assert ran == ["ours-best-0"]
+    assert not list(FOLDER.glob(".*.lock"))
 
 
 def test_a_job_that_fails_is_a_row_and_the_others_go_on(table2, monkeypatch):
@@ -202,7 +253,7 @@ def write_rows(folder, number):
     work = jobs(ROWS["lenet5"], ["snip"], ["best"], range(3 * number, 3 * number + 3), CONFIGS)
     for job in work:
         files.write(job, a_row("snip", 0.8, 0.1, 0.2, seed=job.seed))
-        merge(ROWS["lenet5"], files)
+        merge(table2_report(ROWS["lenet5"]), files)
 
 
 def test_processes_that_write_and_merge_at_once_lose_nothing(tmp_path):
@@ -230,7 +281,7 @@ def test_merging_a_row_that_comes_meanwhile(tmp_path, monkeypatch):
         return rows
 
     monkeypatch.setattr(files, "read_all", read_then_another_comes)
-    merge(ROWS["lenet5"], files)
+    merge(table2_report(ROWS["lenet5"]), files)
     assert len(json.loads((tmp_path / "lenet5.json").read_text())) == 2
 
 

@@ -12,21 +12,12 @@ from made_up_rows import CONFIGS, a_row, failed_row, random_rows
 from bayesprune import baselines
 from bayesprune.baselines import recipe
 from bayesprune.reproduce import METHODS, PROTOCOLS, ROWS, TABLE2, jobs
-from bayesprune.reproduce.comparing import (
-    ACCURACY,
-    DROP,
-    MACS,
-    NONZERO,
-    best,
-    dominated_by,
-    dominates,
-    groups,
-    usable,
-    with_drops,
-)
+from bayesprune.reproduce.averaging import ACCURACY, DROP, MACS, NONZERO
+from bayesprune.reproduce.comparing import best, dominated_by, dominates, groups, usable, with_drops
 from bayesprune.reproduce.figure import STYLES, draw
-from bayesprune.reproduce.jobs import PHASES, shared
+from bayesprune.reproduce.jobs import PHASES
 from bayesprune.reproduce.markdown import markdown
+from bayesprune.reproduce.methods import shared
 from bayesprune.turbo import PRESETS, SettingsError
 
 REAL_ROWS = ("lenet5", "alexnet", "vgg11")

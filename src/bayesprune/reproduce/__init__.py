@@ -1,20 +1,25 @@
-"""The paper's Table II again: every method, protocol and seed of a row, and what the numbers say.
+"""The paper's experiments again: Table II, what regularity costs (II-B), the noise of gradients (III-C).
 
     work = jobs(ROWS["lenet5"], METHODS, PROTOCOLS, (0, 1, 2), Path("configs/table2"))
     files = RowFiles(Path("results/table2"), "lenet5")
     files.write(work[0], run_job(work[0], data))
-    merge(ROWS["lenet5"], files)
+    merge(table2_report(ROWS["lenet5"]), files)
 
-`gradient_study` measures the noise that the paper's deterministic gradient avoids (III-C).
+`study_plan` and `study_report` are the same for the study of regularity, `write_results_page` makes one page of all
+results, `gradient_study` measures the noise that the paper's deterministic gradient avoids.
 """
 
 from bayesprune.reproduce.gradients import gradient_study
-from bayesprune.reproduce.jobs import METHODS, PROTOCOLS, ROWS, Job, Row, jobs
-from bayesprune.reproduce.merging import merge
+from bayesprune.reproduce.jobs import ROWS, Job, Row
+from bayesprune.reproduce.merging import Merged, Report, merge
+from bayesprune.reproduce.methods import METHODS, PROTOCOLS, MethodJob, jobs
+from bayesprune.reproduce.page import write_results_page
 from bayesprune.reproduce.paper import SOURCE, TABLE2, Printed
 from bayesprune.reproduce.progress import Progress
-from bayesprune.reproduce.row_files import RowFiles, Standing, State
+from bayesprune.reproduce.reports import study_report, table2_report
+from bayesprune.reproduce.row_files import ClaimedError, RowFiles, Standing, State
 from bayesprune.reproduce.running import run_job
+from bayesprune.reproduce.study import StudyJob, StudyPlan, study_plan
 
 __all__ = [
     "METHODS",
@@ -22,15 +27,25 @@ __all__ = [
     "ROWS",
     "SOURCE",
     "TABLE2",
+    "ClaimedError",
     "Job",
+    "Merged",
+    "MethodJob",
     "Printed",
     "Progress",
+    "Report",
     "Row",
     "RowFiles",
     "Standing",
     "State",
+    "StudyJob",
+    "StudyPlan",
     "gradient_study",
     "jobs",
     "merge",
     "run_job",
+    "study_plan",
+    "study_report",
+    "table2_report",
+    "write_results_page",
 ]

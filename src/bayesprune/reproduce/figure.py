@@ -1,15 +1,16 @@
 """A row of Table II as a picture: accuracy over nonzeros and over MACs removed."""
 
-import io
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bayesprune.reproduce.comparing import ACCURACY, MACS, NONZERO, Axis, Group, groups
-from bayesprune.reproduce.jobs import METHODS, OURS, PAPER_PRIOR, UNPRUNED, Row
+from bayesprune.reproduce.averaging import ACCURACY, MACS, NONZERO, Axis
+from bayesprune.reproduce.comparing import MethodGroup, groups
+from bayesprune.reproduce.jobs import Row
+from bayesprune.reproduce.methods import METHODS, OURS, PAPER_PRIOR, UNPRUNED
 from bayesprune.reproduce.paper import TABLE2, Printed
-from bayesprune.runs.atomic import write_atomically
+from bayesprune.reproduce.pictures import figure_title, nonzeros, plain, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,32 +36,24 @@ DEEPEST: Final = 15.0  # points below the best that are shown: one method that f
 
 def draw(row: Row, rows: Iterable[Mapping[str, Any]], path: Path, *, epochs_scale: float = 1.0) -> None:
     """Write a PNG; ImportError where matplotlib is missing."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import LogLocator, NullLocator
 
     found = groups(rows)
     printed = TABLE2.get(row.name, {})
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), sharey=True, layout="constrained")
+    figure = Figure(figsize=(12, 5.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
     for axes, axis in ((left, NONZERO), (right, MACS)):
         for method, line in printed.items():
             _paper_point(axes, axis, method, line)
         for group in found:
             _our_point(axes, axis, group)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    left.set_xscale("log")
-    left.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    left.xaxis.set_minor_locator(NullLocator())
-    left.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        plain(axes)
+    nonzeros(left)
     _leave_out_the_lowest(left, found, printed.values())
-    left.set_xlabel("nonzero weights, % (fewer is better: left)")
     right.set_xlabel("MACs removed, % (more is better: right)")
     left.set_ylabel("test accuracy, %")
-    figure.suptitle(row.title + (f": TRIAL with {epochs_scale:g} of the epochs" if epochs_scale != 1 else ""))
+    figure.suptitle(figure_title(row.title, epochs_scale))
 
     shown = [m for m in METHODS if m in printed or any(group.method == m and group.rows for group in found)]
     handles = [
@@ -75,10 +68,7 @@ def draw(row: Row, rows: Iterable[Mapping[str, Any]], path: Path, *, epochs_scal
         style = {"marker": "o", "linestyle": "", "markeredgecolor": "black", "markerfacecolor": face}
         handles.append(Line2D([], [], label=label, markersize=size, **style))  # type: ignore[arg-type]
     figure.legend(handles=handles, loc="outside right upper", frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150)
-    plt.close(figure)
-    write_atomically(path, [picture.getvalue()])
+    write_png(figure, path)
 
 
 def _paper_point(axes: "Axes", axis: Axis, method: str, line: Printed) -> None:
@@ -98,7 +88,7 @@ def _paper_point(axes: "Axes", axis: Axis, method: str, line: Printed) -> None:
     )
 
 
-def _our_point(axes: "Axes", axis: Axis, group: Group) -> None:
+def _our_point(axes: "Axes", axis: Axis, group: MethodGroup) -> None:
     x, y = group.mean(axis), group.mean(ACCURACY)
     if x is None or y is None:
         return
@@ -132,7 +122,7 @@ def _level(axes: "Axes", axis: Axis, accuracy: float, label: str, dashes: str, p
         name.set_in_layout(False)
 
 
-def _leave_out_the_lowest(axes: "Axes", found: Sequence[Group], printed: Iterable[Printed]) -> None:
+def _leave_out_the_lowest(axes: "Axes", found: Sequence[MethodGroup], printed: Iterable[Printed]) -> None:
     """Cut what lies far below the rest, and say so in the picture."""
     means = {f"{g.method} ({g.protocol})": m.mean for g in found if (m := g.mean(ACCURACY)) is not None}
     top = max([*means.values(), *(line.accuracy for line in printed)], default=0.0)

@@ -1,23 +1,21 @@
-"""What there is to run: a job for every method, protocol and seed of a row, with all its settings."""
+"""What there is to run: a network and its data, how it is trained and pruned, and a seed."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import yaml
 
-from bayesprune import baselines
-from bayesprune.baselines import BaselineSettings, recipe
-from bayesprune.baselines.recipes import Protocol
+from bayesprune.baselines import BaselineSettings
 from bayesprune.reproduce.paper import TABLE2
-from bayesprune.turbo import PRESETS, Settings, SettingsError
+from bayesprune.turbo import Settings, SettingsError
+from bayesprune.turbo.plain_settings import PlainSettings
 
-PROTOCOLS: Final[tuple[Protocol, ...]] = ("best", "paper")
-UNPRUNED, OURS, PAPER_PRIOR = "unpruned", "ours", "ours-paper-prior"
-METHODS: Final[tuple[str, ...]] = (UNPRUNED, OURS, PAPER_PRIOR, *baselines.METHODS)
 PHASES: Final = ("warmup_epochs", "prune_epochs", "finetune_epochs")
+SettingsT = TypeVar("SettingsT", bound=PlainSettings)
 
 
 @dataclass(frozen=True)
@@ -49,133 +47,61 @@ ROWS: Final[dict[str, Row]] = {
 
 
 @dataclass(frozen=True)
-class Job:
-    """One network to train, prune, fine-tune and evaluate.  epochs_scale: not 1 for trials."""
+class Job(ABC):
+    """One network to train, prune, fine-tune and evaluate.  epochs_scale: not 1 for trials.
+
+    by_layer: whether its row has the regularity of every layer, and what chance gives.
+    """
+
+    by_layer: ClassVar[bool] = False
 
     row: Row
     method: str
-    protocol: Protocol
     seed: int
     settings: Settings | BaselineSettings
     epochs_scale: float = 1.0
 
     @property
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What its row says about it beside network, data, seed and settings."""
+
+    @property
+    @abstractmethod
     def name(self) -> str:
-        """METHOD-PROTOCOL-SEED."""
-        return f"{self.method}-{self.protocol}-{self.seed}"
+        """Of its file."""
 
     @property
     def epochs(self) -> int:
         """Of all phases together."""
-        return sum(getattr(self.settings, phase) for phase in PHASES)
+        return total_epochs(self.settings)
 
 
-def jobs(
-    row: Row,
-    methods: Sequence[str],
-    protocols: Sequence[str],
-    seeds: Iterable[int],
-    configs: Path,
-    *,
-    epochs_scale: float = 1.0,
-) -> list[Job]:
-    """All jobs, those of the first seed first, so that a whole table is there early.
-
-    configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods get.
-    The paper's own prior is there under the paper's protocol only: it is that protocol's method to the letter.
-    """
-    _check_known("method", methods, METHODS)
-    _check_known("protocol", protocols, PROTOCOLS)
-    if not 0 < epochs_scale <= 1:
-        raise SettingsError(f"epochs_scale must be above 0 and at most 1, got {epochs_scale}; try 0.02")
-    found: list[Job] = []
-    chosen = [one for one in PROTOCOLS if one in protocols]
-    ours = {protocol: read_ours(row, protocol, configs) for protocol in chosen}
-    for seed in seeds:
-        for protocol in chosen:
-            for method in (one for one in METHODS if one in methods):
-                if method == PAPER_PRIOR and protocol != "paper":
-                    continue
-                settings = dataclasses.replace(settings_of(row, method, protocol, ours[protocol]), seed=seed)
-                if epochs_scale != 1:
-                    settings = _scaled(settings, epochs_scale)
-                found.append(Job(row, method, protocol, seed, settings, epochs_scale))
-    return found
+def total_epochs(settings: Settings | BaselineSettings) -> int:
+    """Of all phases together."""
+    return sum(getattr(settings, phase) for phase in PHASES)
 
 
-def read_ours(row: Row, protocol: str, configs: Path) -> Settings:
-    """The settings of `ours`, from its file."""
-    path = configs / f"{row.name}-ours-{protocol}.yaml"
+def read_values(path: Path, row: Row, configs: str) -> dict[str, Any]:
+    """The settings in a file by name, model and data left out; configs: where such files are in the repository."""
     try:
         values = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
         raise SettingsError(
-            f"cannot read {path}: {error}; name the folder of configs/table2 in the repository with --configs"
+            f"cannot read {path}: {error}; name the folder of {configs} in the repository with --configs"
         ) from error
     if not isinstance(values, dict):
         raise SettingsError(f"{path} must hold `name: value` lines, found a {type(values).__name__}")
     for key, expected in (("model", row.model), ("data", row.data)):
         if values.pop(key, expected) != expected:
             raise SettingsError(f"{path} must have {key}: {expected}, which is that of the row {row.name}")
-    return Settings.from_dict(values)
+    return values
 
 
-def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Settings | BaselineSettings:
-    """The settings of a method: as many epochs, the same validation split and, with `paper`, fine-tuning as `ours`."""
-    if method == OURS:
-        return ours
-    if method == PAPER_PRIOR:
-        return _paper_prior(ours)
-    if method == UNPRUNED:
-        plain = recipe("magnitude", protocol, row.model)  # how the network is trained where no method interferes
-        total = _total(ours)
-        return dataclasses.replace(
-            plain, warmup_epochs=total, prune_epochs=0, finetune_epochs=0, validation=ours.validation
-        )
-    settings = recipe(method, protocol, row.model)
-    values: dict[str, Any] = {"validation": ours.validation}
-    if method == "magnitude":
-        values["target_nonzero"] = row.keep_nonzero
-    if method == "group-norm":
-        values["target_macs"] = row.keep_macs
-    values |= dict(zip(PHASES, _phases(settings, method, protocol, ours), strict=True))
-    return dataclasses.replace(settings, **values)
-
-
-def _phases(settings: BaselineSettings, method: str, protocol: Protocol, ours: Settings) -> list[int]:
-    """Epochs of the three phases, as many together as those of `ours`."""
-    total, finetune = _total(ours), ours.finetune_epochs
-    if method == "snip":  # needs no warm-up: the dense network to compare with is a job of its own
-        return [0, total - finetune if protocol == "paper" else total, 0]
-    given = [getattr(settings, phase) for phase in PHASES]
-    if protocol == "paper":
-        return [*shared(total - finetune, given[:2]), finetune]
-    return shared(total, given)
-
-
-def shared(total: int, parts: Sequence[int]) -> list[int]:
-    """Whole numbers in the proportions of `parts` whose sum is `total`."""
-    ends = [round(total * sum(parts[: i + 1]) / sum(parts)) for i in range(len(parts))]
-    return [end - begin for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-def _paper_prior(ours: Settings) -> Settings:
-    """Algorithm 1 to the letter (preset `paper`); the network, its data and the epochs are those of `ours`."""
-    preset = Settings.from_dict(PRESETS["paper"])
-    kept = ("batch_size", "finetune_epochs", "augment", "validation")
-    return dataclasses.replace(
-        preset,
-        prune_epochs=_total(ours) - ours.finetune_epochs - preset.warmup_epochs,
-        **{name: getattr(ours, name) for name in kept},
-    )
-
-
-def _total(settings: Settings) -> int:
-    return sum(getattr(settings, phase) for phase in PHASES)
-
-
-def _scaled(settings: Settings | BaselineSettings, scale: float) -> Settings | BaselineSettings:
+def scaled(settings: SettingsT, scale: float) -> SettingsT:
     """Fewer epochs, but at least one in every phase that has any."""
+    if not 0 < scale <= 1:
+        raise SettingsError(f"epochs_scale must be above 0 and at most 1, got {scale}; try 0.02")
     fewer: dict[str, Any] = {}
     for phase in PHASES:
         epochs = getattr(settings, phase)
@@ -183,7 +109,8 @@ def _scaled(settings: Settings | BaselineSettings, scale: float) -> Settings | B
     return dataclasses.replace(settings, **fewer)
 
 
-def _check_known(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+def check_known(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Raise SettingsError where a name is not known."""
     for one in given:
         if one not in known:
             raise SettingsError(f"unknown {what} {one!r}; choose from {', '.join(known)}")

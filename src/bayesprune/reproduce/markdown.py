@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bayesprune.reproduce.comparing import (
+from bayesprune.reproduce.averaging import (
     ACCURACY,
     BYTES,
     DENSE,
@@ -19,19 +19,14 @@ from bayesprune.reproduce.comparing import (
     STEPS,
     WINDOWS,
     Axis,
-    Group,
     Mean,
-    best,
-    dominated_by,
-    groups,
-    usable,
-    with_drops,
 )
-from bayesprune.reproduce.jobs import OURS, UNPRUNED, Row
+from bayesprune.reproduce.comparing import MethodGroup, best, dominated_by, groups, usable, with_drops
+from bayesprune.reproduce.jobs import Row
+from bayesprune.reproduce.methods import OURS, UNPRUNED
 from bayesprune.reproduce.paper import SOURCE, TABLE2, Printed
+from bayesprune.reproduce.tables import NONE, cell, cells, epochs, heading, provenance, seeds, table, unusual
 
-NONE = "–"
-FINISHED = "finished"  # the status of a row about which there is nothing to say
 PROTOCOL_NOTES = {
     "best": (
         "Every method with the best recipe that we know for it, and as many epochs in total as `ours`."
@@ -53,9 +48,7 @@ PROTOCOL_NOTES = {
 def markdown(row: Row, rows: Iterable[Mapping[str, Any]], *, epochs_scale: float = 1.0) -> str:
     """The whole file."""
     rows = with_drops(rows)
-    lines = [f"# {row.title}", ""]
-    if epochs_scale != 1:
-        lines += [f"**A trial with {epochs_scale:g} of the epochs: these are not results.**", ""]
+    lines = heading(row.title, epochs_scale)
     lines += [f"Mean ± standard deviation over seeds.  The paper's figures: {SOURCE}.  Nonzero: weights that are not"]
     lines += ["zero, of all prunable ones; dense: the weights of the remaining structure, kept densely.", ""]
     everyone = groups(rows)
@@ -63,41 +56,41 @@ def markdown(row: Row, rows: Iterable[Mapping[str, Any]], *, epochs_scale: float
     for protocol in dict.fromkeys(group.protocol for group in everyone):
         mine = [group for group in everyone if group.protocol == protocol]
         lines += [f"## Protocol `{protocol}`", "", PROTOCOL_NOTES[protocol], ""]
-        lines += [*_main_table(mine, printed), "", *_regularity_table(mine), ""]
+        lines += [*main_table(mine, printed), "", *regularity_table(mine), ""]
         lines += [f"### Who wins under `{protocol}`", "", *verdict(mine, printed), ""]
-    lines += ["## Provenance", "", *_provenance(rows), ""]
+    lines += ["## Provenance", "", *provenance(rows), ""]
     return "\n".join(lines)
 
 
-def _main_table(found: Sequence[Group], printed: Mapping[str, Printed]) -> list[str]:
-    head = ["method", "seeds", "epochs", *(axis.title for axis in (ACCURACY, DROP, NONZERO, MACS, DENSE, BYTES))]
+def main_table(found: Sequence[MethodGroup], printed: Mapping[str, Printed]) -> list[str]:
+    """Our figures beside the paper's."""
+    axes = (ACCURACY, DROP, NONZERO, MACS, DENSE, BYTES)
+    head = ["method", "seeds", "epochs", *(axis.title for axis in axes)]
     head += ["structures", "paper: accuracy / nonzero / MACs removed", "paper's structure"]
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = []
     for group in found:
-        cells = [f"`{group.method}`", _seeds(group), _numbers(row["epochs"] for row in (*group.rows, *group.failed))]
-        cells += [_cell(group.mean(axis), axis) for axis in (ACCURACY, DROP, NONZERO, MACS, DENSE, BYTES)]
-        cells.append(", ".join("-".join(map(str, row["structure"])) for row in group.rows) or NONE)
         paper = printed.get(group.method)
-        cells += [_printed(paper), paper.structure if paper else NONE]
-        lines.append(_line(cells))
-    return lines
+        theirs = [" / ".join(f"{figure:.2f}" for figure in paper.figures), paper.structure] if paper else [NONE, NONE]
+        structures = ", ".join("-".join(map(str, row["structure"])) for row in group.rows) or NONE
+        lines.append([f"`{group.method}`", seeds(group), epochs(group), *cells(group, axes), structures, *theirs])
+    return table(head, lines)
 
 
-def _regularity_table(found: Sequence[Group]) -> list[str]:
+def regularity_table(found: Sequence[MethodGroup]) -> list[str]:
+    """How regular the live weights are."""
     axes = (RECTANGLES, LARGER, INDEX, STEPS, WINDOWS)
-    head = ["method", *(axis.title for axis in axes)]
-    lines = [
-        "Regularity of the live weights once dead units are gone: share in disjoint rectangles of at least 3x3, and"
-    ]
-    lines += [
+    return [
+        "Regularity of the live weights once dead units are gone: share in disjoint rectangles of at least 3x3, and",
         "of more; bytes of positions per nonzero; mean decoding steps per row; kernels that fit a smaller window.",
         "",
+        *table(
+            ["method", *(axis.title for axis in axes)],
+            ([f"`{group.method}`", *cells(group, axes)] for group in found if group.rows),
+        ),
     ]
-    lines += [_line(head), _line(["---"] * len(head))]
-    return lines + [_line([f"`{g.method}`", *(_cell(g.mean(axis), axis) for axis in axes)]) for g in found if g.rows]
 
 
-def verdict(found: Sequence[Group], printed: Mapping[str, Printed]) -> list[str]:
+def verdict(found: Sequence[MethodGroup], printed: Mapping[str, Printed]) -> list[str]:
     """Where `ours` wins and loses under one protocol, from the means."""
     pruned = [group for group in found if group.method != UNPRUNED and group.rows]
     lines = []
@@ -107,7 +100,7 @@ def verdict(found: Sequence[Group], printed: Mapping[str, Printed]) -> list[str]
         if winners:
             mean = winners[0].mean(axis)
             names = ", ".join(f"`{group.method}`" for group in winners)
-            lines.append(f"- best {axis.title}: {names} ({_cell(mean, axis)})")
+            lines.append(f"- best {axis.title}: {names} ({cell(mean, axis)})")
     for group in pruned:
         if above := dominated_by(group, pruned):
             names = ", ".join(f"`{one.method}`" for one in above)
@@ -118,29 +111,28 @@ def verdict(found: Sequence[Group], printed: Mapping[str, Printed]) -> list[str]
     if ours is not None:
         lines += [_against(ours, other) for other in pruned if other is not ours]
         if OURS in printed:
-            lines.append(_against_paper(ours, printed[OURS]))
+            lines.append(against_paper(ours, printed[OURS]))
     if left_out := [f"`{group.method}`" for group in pruned if group not in serious]:
         lines.insert(
             0, f"- {', '.join(left_out)}: more than {LARGEST_DROP:g} points lost, not a candidate for best below"
         )
-    rows = [row for group in found for row in (*group.rows, *group.failed) if row["status"] != FINISHED]
-    return lines + [f"- `{row['method']}` with seed {row['seed']}: {row['status']}" for row in rows]
+    return lines + unusual((row for group in found for row in group.everyone), lambda row: f"`{row['method']}`")
 
 
-def _against(ours: Group, other: Group) -> str:
-    return f"- `{ours.method}` against `{other.method}`: " + _wins(
+def _against(ours: MethodGroup, other: MethodGroup) -> str:
+    return f"- `{ours.method}` against `{other.method}`: " + wins(
         {axis: (ours.mean(axis), other.mean(axis)) for axis in MAIN_AXES}
     )
 
 
-def _against_paper(ours: Group, paper: Printed) -> str:
-    values = zip(MAIN_AXES, (paper.accuracy, paper.nonzero, paper.macs_removed), strict=True)
-    return f"- `{ours.method}` against the paper's proposed: " + _wins(
-        {axis: (ours.mean(axis), Mean(value, None, 1)) for axis, value in values}
+def against_paper(ours: MethodGroup, paper: Printed) -> str:
+    """Where the measured line is above and below the printed one."""
+    return f"- `{ours.method}` against the paper's proposed: " + wins(
+        {axis: (ours.mean(axis), Mean(value, None, 1)) for axis, value in zip(MAIN_AXES, paper.figures, strict=True)}
     )
 
 
-def _wins(pairs: Mapping[Axis, tuple[Mean | None, Mean | None]]) -> str:
+def wins(pairs: Mapping[Axis, tuple[Mean | None, Mean | None]]) -> str:
     """wins on ..., loses on ..., equal on ..."""
     outcomes: dict[str, list[str]] = {"wins on": [], "loses on": [], "equal on": []}
     for axis, (mine, their) in pairs.items():
@@ -150,38 +142,3 @@ def _wins(pairs: Mapping[Axis, tuple[Mean | None, Mean | None]]) -> str:
         kind = "wins on" if gap > 0 else "loses on" if gap < 0 else "equal on"
         outcomes[kind].append(f"{axis.title} ({mine.mean - their.mean:+.2f})")
     return "; ".join(f"{kind} {', '.join(named)}" for kind, named in outcomes.items() if named)
-
-
-def _provenance(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    def described(key: str) -> list[str]:
-        texts = (", ".join(f"{k} {v}" for k, v in row.get(key, {}).items()) for row in rows)
-        return sorted(set(texts))
-
-    seconds = sum(row.get("seconds") or 0 for row in rows)
-    lines = [f"- {len(rows)} networks, {seconds / 3600:.2f} hours of computing in all"]
-    lines += [f"- versions: {text}" for text in described("versions")]
-    return lines + [f"- hardware: {text}" for text in described("hardware")]
-
-
-def _seeds(group: Group) -> str:
-    seeds = _numbers((row["seed"] for row in group.rows), each=True)
-    return seeds + (f" ({len(group.failed)} failed)" if group.failed else "")
-
-
-def _numbers(values: Iterable[int], *, each: bool = False) -> str:
-    return ", ".join(map(str, values if each else sorted(set(values)))) or NONE
-
-
-def _cell(mean: Mean | None, axis: Axis) -> str:
-    if mean is None:
-        return NONE
-    text = axis.form.format(mean.mean)
-    return text if mean.spread is None else f"{text} ± {axis.form.format(mean.spread)}"
-
-
-def _printed(paper: Printed | None) -> str:
-    return f"{paper.accuracy:.2f} / {paper.nonzero:.2f} / {paper.macs_removed:.2f}" if paper else NONE
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -15,6 +15,11 @@ class Printed:
     macs_removed: float
     structure: str
 
+    @property
+    def figures(self) -> tuple[float, float, float]:
+        """Accuracy, nonzeros and MACs removed, in the order of the main axes."""
+        return self.accuracy, self.nonzero, self.macs_removed
+
 
 # By row and method; `ours` is the line "Proposed".
 TABLE2: Final[dict[str, dict[str, Printed]]] = {

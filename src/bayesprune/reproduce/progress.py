@@ -12,7 +12,7 @@ class Progress:
 
     def __init__(self, display: Display, interrupts: Interrupts, job: Job, number: int, jobs: int) -> None:
         self._display, self._interrupts = display, interrupts
-        self._label = f"{number}/{jobs} {job.method}, {job.protocol}, seed {job.seed}"
+        self._label = f"{number}/{jobs} {job.name}"
 
     def row(self, row: dict[str, Any]) -> None:
         shown = {k: v for k, v in row.items() if k not in ("epoch", "epochs", "seconds", "structure")}

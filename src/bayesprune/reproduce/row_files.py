@@ -1,7 +1,9 @@
-"""One file per finished job, ROW/METHOD-PROTOCOL-SEED.json: safe against other processes that write theirs."""
+"""One file per finished job, ROW/JOB.json: safe against other processes that write theirs."""
 
 import enum
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,17 @@ from typing import Any
 from bayesprune.reproduce.jobs import Job
 from bayesprune.runs import RunError
 from bayesprune.runs.atomic import write_atomically
+from bayesprune.runs.lock import FolderLock
 from bayesprune.runs.plain_json import read_json, to_json
 
 # What every row has; those of a job that failed have None for figures.
 FIGURES = ("accuracy", "nonzero_fraction", "dense_fraction", "macs_removed", "structure", "bytes", "regularity")
-KEYS = ("row", "model", "data", "method", "protocol", "seed", "epochs", "epochs_scale", "settings", "status", *FIGURES)
+KEYS = ("row", "model", "data", "method", "seed", "epochs", "epochs_scale", "settings", "status", *FIGURES)
 FAILED = "failed"  # how the status of such a row begins
+
+
+class ClaimedError(RunError):
+    """A job that cannot be claimed: another process is at it, or the disk has no locks."""
 
 
 class State(enum.Enum):
@@ -23,7 +30,7 @@ class State(enum.Enum):
     MISSING = "to do"
     FINISHED = "finished"
     FAILED = "failed before"
-    OTHER_SETTINGS = "finished with other settings"
+    STALE = "stale"
     DAMAGED = "damaged"
 
 
@@ -34,8 +41,10 @@ class Standing:
     state: State
     reason: str = ""
 
-    def must_run(self, again: bool) -> bool:
-        """Whether there is work: new jobs always, what is there and not as it should be with `again`."""
+    def must_run(self, *, again: bool = False, keep_stale: bool = False) -> bool:
+        """Whether there is work: new jobs always, stale ones unless they are kept, failed and damaged ones `again`."""
+        if self.state is State.STALE:
+            return not keep_stale
         return self.state is State.MISSING or (again and self.state is not State.FINISHED)
 
 
@@ -43,12 +52,14 @@ class RowFiles:
     """The folder of results: rows/NAME/*.json, and NAME.json, NAME.md, NAME.png made of them.
 
     NAME is that of the row, or for trials with fewer epochs ROW-trial-SCALE, so that they are never taken for results.
+    identity: keys that its rows have beside KEYS.
     """
 
-    def __init__(self, output: Path, row: str, epochs_scale: float = 1.0) -> None:
+    def __init__(self, output: Path, row: str, epochs_scale: float = 1.0, *, identity: tuple[str, ...] = ()) -> None:
         self.output = output
         self.name = row if epochs_scale == 1 else f"{row}-trial-{epochs_scale:g}"
         self.folder = output / "rows" / self.name
+        self._keys = (*KEYS, *identity)
 
     def path(self, job: Job) -> Path:
         """The file of a job."""
@@ -62,11 +73,29 @@ class RowFiles:
             row = self.read(self.path(job))
         except RunError as error:
             return Standing(State.DAMAGED, str(error))
-        if changed := _differences(job, row):
-            return Standing(State.OTHER_SETTINGS, changed)
+        if changed := differences(job, row):
+            return Standing(State.STALE, changed)
         if row["status"].startswith(FAILED):
             return Standing(State.FAILED, row["status"])
         return Standing(State.FINISHED)
+
+    @contextmanager
+    def claim(self, job: Job) -> Iterator[None]:
+        """Keep other processes from the job until its row is written; ClaimedError where that cannot be.
+
+        The kernel gives the job free when the process ends, however it ends.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f".{job.name}.lock"
+        try:
+            lock = FolderLock(path)
+        except RunError as error:
+            raise ClaimedError(str(error)) from error
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            lock.release()
 
     def write(self, job: Job, row: dict[str, Any]) -> None:
         """Write the row of a job."""
@@ -81,25 +110,25 @@ class RowFiles:
         except RunError as error:
             reason = str(error).removeprefix(f"{path} ").partition(";")[0]
             raise RunError(_damaged(path, reason)) from error
-        missing = [key for key in KEYS if key not in row]
+        missing = [key for key in self._keys if key not in row]
         if missing:
             raise RunError(_damaged(path, f"lacks {', '.join(missing)}"))
         return row
 
-    def read_all(self) -> list[dict[str, Any]]:
-        """The rows of all files, by name."""
-        return [self.read(path) for path in sorted(self.folder.glob("*.json"))]
+    def read_all(self) -> dict[str, dict[str, Any]]:
+        """The rows of all files, by the names of their jobs."""
+        return {path.stem: self.read(path) for path in sorted(self.folder.glob("*.json"))}
 
-    def marks(self) -> list[tuple[str, int]]:
-        """Names and times of change of all files, to see whether one has come."""
-        return [(path.name, path.stat().st_mtime_ns) for path in sorted(self.folder.glob("*.json"))]
+    def marks(self) -> dict[str, int]:
+        """Times of change of all files by the names of their jobs, to see whether one has come."""
+        return {path.stem: path.stat().st_mtime_ns for path in sorted(self.folder.glob("*.json"))}
 
 
 def _damaged(path: Path, reason: str) -> str:
     return f"{path} is damaged ({reason}); run its job once more with --again, or remove the file"
 
 
-def _differences(job: Job, row: dict[str, Any]) -> str:
+def differences(job: Job, row: dict[str, Any]) -> str:
     """What is other in a row than the job asks for; empty where nothing is."""
     expected = json.loads(json.dumps(job.settings.as_dict()))
     usual = type(job.settings)().as_dict()  # of settings that are newer than the row

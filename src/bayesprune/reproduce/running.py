@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayesprune import artefact, baselines, models
 from bayesprune.baselines import Baseline
 from bayesprune.data import DataSet
 from bayesprune.latency import LatencyError, measure
 from bayesprune.provenance import hardware, versions
-from bayesprune.regularity import regularity
-from bayesprune.reproduce.jobs import UNPRUNED, Job
+from bayesprune.reproduce.jobs import Job
+from bayesprune.reproduce.methods import UNPRUNED
+from bayesprune.reproduce.regularity_figures import regularity_figures
 from bayesprune.reproduce.row_files import FAILED, FIGURES
 from bayesprune.surgery import ProofError
 from bayesprune.turbo import CollapsedError, Compression, DivergedError, Recorder, Settings, compress
@@ -42,7 +43,7 @@ def run_job(job: Job, data: DataSet, *, recorder: Recorder | None = None, bench:
         "model": job.row.model,
         "data": job.row.data,
         "method": job.method,
-        "protocol": job.protocol,
+        **job.identity,
         "seed": job.seed,
         "epochs": job.epochs,
         "epochs_scale": job.epochs_scale,
@@ -82,27 +83,7 @@ def _figures(job: Job, result: Compression | Baseline) -> dict[str, Any]:
     figures["seconds_training"] = result.summary["seconds"]
     if job.settings.warmup_epochs and job.method != UNPRUNED:
         figures["accuracy_after_warmup"] = result.summary["accuracy_unpruned"]
-    return figures | {"regularity": regularity_figures(result.masks)}
-
-
-def regularity_figures(masks: dict[str, Tensor]) -> dict[str, Any]:
-    """How regular the live weights are, dead units left out, weights as matrices (out, in * kernel).
-
-    in_rectangles, in_larger_rectangles: share of the live weights in disjoint rectangles of 3x3 or more, and of more.
-    index_bytes_per_nonzero: of the cluster format; decode_steps: per row in it, mean and most, and for single weights.
-    smaller_windows: share of the live kernels whose taps fit a smaller window.
-    """
-    network = regularity(masks).network.as_dict()
-    matrix = network["clusters"]["matrix"]
-    return {
-        "in_rectangles": matrix["share"],
-        "in_larger_rectangles": matrix["share_larger"],
-        "index_bytes_per_nonzero": matrix["index_bytes_per_nonzero"],
-        "decode_steps": matrix["steps_per_row"],
-        "decode_steps_of_weights": network["steps_per_row"]["weights"],
-        "smaller_windows": network["kernels"]["share_smaller"],
-        "all": network,
-    }
+    return figures | {"regularity": regularity_figures(result.masks, job.seed, by_layer=job.by_layer)}
 
 
 def artefact_bytes(network: nn.Module, data: DataSet) -> int:

@@ -1,0 +1,118 @@
+"""The jobs of Table II: every method, protocol and seed of a row, with all its settings."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bayesprune import baselines
+from bayesprune.baselines import BaselineSettings, recipe
+from bayesprune.baselines.recipes import Protocol
+from bayesprune.reproduce.jobs import PHASES, Job, Row, check_known, read_values, scaled, total_epochs
+from bayesprune.turbo import PRESETS, Settings
+
+PROTOCOLS: Final[tuple[Protocol, ...]] = ("best", "paper")
+UNPRUNED, OURS, PAPER_PRIOR = "unpruned", "ours", "ours-paper-prior"
+METHODS: Final[tuple[str, ...]] = (UNPRUNED, OURS, PAPER_PRIOR, *baselines.METHODS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodJob(Job):
+    """A method under a protocol."""
+
+    protocol: Protocol
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"protocol": self.protocol}
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{self.protocol}-{self.seed}"
+
+
+def jobs(
+    row: Row,
+    methods: Sequence[str],
+    protocols: Sequence[str],
+    seeds: Iterable[int],
+    configs: Path,
+    *,
+    epochs_scale: float = 1.0,
+) -> list[MethodJob]:
+    """All jobs, those of the first seed first, so that a whole table is there early.
+
+    configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods get.
+    The paper's own prior is there under the paper's protocol only: it is that protocol's method to the letter.
+    """
+    check_known("method", methods, METHODS)
+    check_known("protocol", protocols, PROTOCOLS)
+    found: list[MethodJob] = []
+    chosen = [one for one in PROTOCOLS if one in protocols]
+    ours = {protocol: read_ours(row, protocol, configs) for protocol in chosen}
+    for seed in seeds:
+        for protocol in chosen:
+            for method in (one for one in METHODS if one in methods):
+                if method == PAPER_PRIOR and protocol != "paper":
+                    continue
+                settings = dataclasses.replace(settings_of(row, method, protocol, ours[protocol]), seed=seed)
+                if epochs_scale != 1:
+                    settings = scaled(settings, epochs_scale)
+                found.append(MethodJob(row, method, seed, settings, epochs_scale, protocol=protocol))
+    return found
+
+
+def read_ours(row: Row, protocol: str, configs: Path) -> Settings:
+    """The settings of `ours`, from its file."""
+    return Settings.from_dict(read_values(configs / f"{row.name}-ours-{protocol}.yaml", row, "configs/table2"))
+
+
+def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Settings | BaselineSettings:
+    """The settings of a method: as many epochs, the same validation split and, with `paper`, fine-tuning as `ours`."""
+    if method == OURS:
+        return ours
+    if method == PAPER_PRIOR:
+        return _paper_prior(ours)
+    if method == UNPRUNED:
+        plain = recipe("magnitude", protocol, row.model)  # how the network is trained where no method interferes
+        total = total_epochs(ours)
+        return dataclasses.replace(
+            plain, warmup_epochs=total, prune_epochs=0, finetune_epochs=0, validation=ours.validation
+        )
+    settings = recipe(method, protocol, row.model)
+    values: dict[str, Any] = {"validation": ours.validation}
+    if method == "magnitude":
+        values["target_nonzero"] = row.keep_nonzero
+    if method == "group-norm":
+        values["target_macs"] = row.keep_macs
+    values |= dict(zip(PHASES, _phases(settings, method, protocol, ours), strict=True))
+    return dataclasses.replace(settings, **values)
+
+
+def _phases(settings: BaselineSettings, method: str, protocol: Protocol, ours: Settings) -> list[int]:
+    """Epochs of the three phases, as many together as those of `ours`."""
+    total, finetune = total_epochs(ours), ours.finetune_epochs
+    if method == "snip":  # needs no warm-up: the dense network to compare with is a job of its own
+        return [0, total - finetune if protocol == "paper" else total, 0]
+    given = [getattr(settings, phase) for phase in PHASES]
+    if protocol == "paper":
+        return [*shared(total - finetune, given[:2]), finetune]
+    return shared(total, given)
+
+
+def shared(total: int, parts: Sequence[int]) -> list[int]:
+    """Whole numbers in the proportions of `parts` whose sum is `total`."""
+    ends = [round(total * sum(parts[: i + 1]) / sum(parts)) for i in range(len(parts))]
+    return [end - begin for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _paper_prior(ours: Settings) -> Settings:
+    """Algorithm 1 to the letter (preset `paper`); the network, its data and the epochs are those of `ours`."""
+    preset = Settings.from_dict(PRESETS["paper"])
+    kept = ("batch_size", "finetune_epochs", "augment", "validation")
+    return dataclasses.replace(
+        preset,
+        prune_epochs=total_epochs(ours) - ours.finetune_epochs - preset.warmup_epochs,
+        **{name: getattr(ours, name) for name in kept},
+    )

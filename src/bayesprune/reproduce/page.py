@@ -1,0 +1,201 @@
+"""docs/results.md: all results on one page, from their JSON and from remarks that people wrote."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bayesprune.reproduce.averaging import ACCURACY, MAIN_AXES, OTHER_AXES, Mean
+from bayesprune.reproduce.comparing import MethodGroup, best, dominated_by, groups, usable
+from bayesprune.reproduce.jobs import ROWS, Row
+from bayesprune.reproduce.markdown import PROTOCOL_NOTES, against_paper, main_table, regularity_table, wins
+from bayesprune.reproduce.merging import Rows
+from bayesprune.reproduce.methods import OURS, PAPER_PRIOR, UNPRUNED
+from bayesprune.reproduce.paper import SOURCE, TABLE2, Printed
+from bayesprune.reproduce.study.markdown import study_sections, study_title
+from bayesprune.reproduce.tables import cell, made_with, provenance, table, unusual
+from bayesprune.runs import RunError
+from bayesprune.runs.atomic import write_atomically
+from bayesprune.runs.plain_json import read_json
+
+COMMAND: Final = "bayesprune reproduce page"
+FEWEST_SEEDS: Final = 3  # below which a spread says little
+
+
+def write_results_page(results: Path, docs: Path) -> list[Path]:
+    """Write DOCS/results.md from what there is of RESULTS/table2, RESULTS/regularity and RESULTS/frontier.json.
+
+    Pictures are copied to DOCS/figures.  Every section begins with the hand-written DOCS/remarks/SECTION.md, if there
+    is one: results, table2-ROW, regularity-ROW, frontier.  Returns what was written.
+    """
+    page = _Page(results, docs)
+    page.add("# Results", "", f"Written by `{COMMAND}`; hand-written remarks are in `docs/remarks`.", "")
+    page.remark("results")
+    for study, section in (("table2", _table2), ("regularity", _regularity)):
+        for row in ROWS.values():
+            if (rows := _read_rows(results / study / f"{row.name}.json")) is not None:
+                section(page, row, rows)
+    if (results / "frontier.json").exists():
+        _frontier(page, read_json(results / "frontier.json"))
+    if not page.sections:
+        raise RunError(
+            f"{results} holds no table2/ROW.json, regularity/ROW.json or frontier.json; "
+            "make some with: bayesprune reproduce table2 --row lenet5"
+        )
+    return page.write()
+
+
+class _Page:
+    """Lines, and the pictures that go with them."""
+
+    def __init__(self, results: Path, docs: Path) -> None:
+        self._results, self._docs = results, docs
+        self._lines: list[str] = []
+        self._pictures: dict[Path, Path] = {}
+        self.sections = 0
+
+    def add(self, *lines: str) -> None:
+        self._lines += lines
+
+    def section(self, name: str, title: str, picture: Path) -> None:
+        """Begin a section: its title, remarks and picture."""
+        self.sections += 1
+        self.add(f"## {title}", "")
+        self.remark(name)
+        if (self._results / picture).exists():
+            self._pictures[self._results / picture] = self._docs / "figures" / f"{name}.png"
+            self.add(f"![{title}](figures/{name}.png)", "")
+
+    def remark(self, name: str) -> None:
+        """What a person wrote about a section, if there is something."""
+        path = self._docs / "remarks" / f"{name}.md"
+        if path.exists():
+            self.add(path.read_text().strip(), "")
+
+    def write(self) -> list[Path]:
+        page = self._docs / "results.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        for source, target in self._pictures.items():
+            target.parent.mkdir(exist_ok=True)
+            write_atomically(target, [source.read_bytes()])
+        write_atomically(page, [("\n".join(self._lines).rstrip() + "\n").encode()])
+        return [page, *self._pictures.values()]
+
+
+def _read_rows(path: Path) -> Rows | None:
+    """The rows that `merge` wrote; None where there is no such file."""
+    if not path.exists():
+        return None
+    try:
+        rows = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RunError(f"{path} is not JSON: {error}; write it again with --merge") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise RunError(f"{path} must hold a list of rows; write it again with --merge")
+    return rows
+
+
+def _table2(page: _Page, row: Row, rows: Rows) -> None:
+    printed = TABLE2.get(row.name, {})
+    page.section(f"table2-{row.name}", f"Table II: {row.title}", Path("table2") / f"{row.name}.png")
+    page.add(f"Mean ± standard deviation over seeds.  The paper's figures: {SOURCE}.", "")
+    everyone = groups(rows)
+    for protocol in dict.fromkeys(group.protocol for group in everyone):
+        mine = [group for group in everyone if group.protocol == protocol]
+        page.add(f"### Protocol `{protocol}`", "", PROTOCOL_NOTES[protocol], "")
+        page.add(*main_table(mine, printed), "", *regularity_table(mine), "")
+        page.add(*remarks(mine, printed), "")
+    page.add("### How it was made", "", *provenance(rows), "")
+
+
+def remarks(found: Sequence[MethodGroup], printed: Mapping[str, Printed]) -> list[str]:
+    """What must be said about the figures of one protocol, computed from them."""
+    pruned = [group for group in found if group.method != UNPRUNED and group.rows]
+    by_method = {group.method: group for group in found if group.rows}
+    lines = []
+    if OURS in by_method:
+        lines += _where_ours_loses(by_method[OURS], pruned)
+        if OURS in printed:
+            lines.append(against_paper(by_method[OURS], printed[OURS]))
+    if UNPRUNED in by_method and UNPRUNED in printed:
+        lines += _unpruned(by_method[UNPRUNED], printed[UNPRUNED])
+    for method, group in by_method.items():
+        if method in printed and method not in (OURS, PAPER_PRIOR, UNPRUNED):
+            lines += _below_the_paper(group, printed[method])
+    lines += [
+        f"- `{group.method}` has {len(group.rows)} of {FEWEST_SEEDS} seeds: its mean says little"
+        for group in by_method.values()
+        if len(group.rows) < FEWEST_SEEDS
+    ]
+    return lines + unusual((row for group in found for row in group.everyone), lambda row: f"`{row['method']}`")
+
+
+def _where_ours_loses(ours: MethodGroup, pruned: Sequence[MethodGroup]) -> list[str]:
+    """A line for every axis on which another method is better, and for every method that is better on all."""
+    lines = []
+    for axis in (*MAIN_AXES, *OTHER_AXES):
+        first, mine = best(usable(pruned), axis), ours.mean(axis)
+        if first and ours not in first and mine is not None:
+            names = ", ".join(f"`{group.method}`" for group in first)
+            lines.append(
+                f"- `{ours.method}` is not the best in {axis.title}: {cell(mine, axis)} against "
+                f"{cell(first[0].mean(axis), axis)} of {names}"
+            )
+    if above := dominated_by(ours, pruned):
+        names = ", ".join(f"`{group.method}`" for group in above)
+        lines.append(f"- `{ours.method}` is dominated in accuracy, nonzeros and MACs by {names}")
+    return lines or [f"- `{ours.method}` is the best on every axis"]
+
+
+def _unpruned(group: MethodGroup, paper: Printed) -> list[str]:
+    mean = group.mean(ACCURACY)
+    if mean is None:
+        return []
+    gap = mean.mean - paper.accuracy
+    where = "above" if gap > 0 else "below"
+    return [
+        f"- our unpruned network is {abs(gap):.2f} points {where} the paper's ({mean.mean:.2f} against "
+        f"{paper.accuracy:.2f} %): compare drops as well as accuracies"
+    ]
+
+
+def _below_the_paper(group: MethodGroup, paper: Printed) -> list[str]:
+    """A line where a baseline is worse than the paper's line for it on all main axes."""
+    pairs = {
+        axis: (group.mean(axis), Mean(value, None, 1)) for axis, value in zip(MAIN_AXES, paper.figures, strict=True)
+    }
+    below = all(mine is not None and axis.sign * (mine.mean - their.mean) < 0 for axis, (mine, their) in pairs.items())
+    if not below:
+        return []
+    return [f"- the baseline `{group.method}` is below the paper's line for it on all axes: it {wins(pairs)}"]
+
+
+def _regularity(page: _Page, row: Row, rows: Rows) -> None:
+    page.section(f"regularity-{row.name}", study_title(row), Path("regularity") / f"{row.name}.png")
+    page.add(*study_sections(rows, "###"))
+
+
+def _frontier(page: _Page, content: Mapping[str, Any]) -> None:
+    plan, members = content["plan"], content["members"]
+    page.section("frontier", f"A frontier: {plan['model']} on {plan['data']}", Path("frontier.png"))
+    shown = sorted((one for one in members if one.get("front")), key=lambda one: float(one["nonzero_fraction"]))
+    page.add(
+        f"{len(members)} networks were trained, {len(shown)} of them are on the front: no other one is better in "
+        "accuracy, nonzeros and MACs.  Accuracies are those of the validation split.",
+        "",
+        *table(
+            ["accuracy %", "nonzero %", "MACs removed %", "structure"],
+            (
+                [
+                    f"{100 * one['validation']['accuracy']:.2f}",
+                    f"{100 * one['nonzero_fraction']:.2f}",
+                    f"{100 * one['macs_removed']:.2f}",
+                    "-".join(map(str, one["structure"])),
+                ]
+                for one in shown
+            ),
+        ),
+        "",
+        *made_with([content]),
+        "",
+    )
