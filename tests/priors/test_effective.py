@@ -65,6 +65,7 @@ def test_rescaling_before_batchnorm_does_not_change_the_effective_weight() -> No
 
 
 def test_normalised_weights_are_of_order_one_in_every_layer() -> None:
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 512, 3), nn.Linear(4096, 10))
     for module in model:
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

@@ -1,14 +1,20 @@
 """Groups: energies add up, sizes count, precisions come back as the derivative of the energies."""
 
+import itertools
+
 import pytest
 import torch
 
 from bayesprune.layouts import Layout
-from bayesprune.priors import Groups, PatternCoupled, SharedPrecision
+from bayesprune.priors import Groups, PatternCoupled, PerKind, SharedPrecision
+from bayesprune.priors.groups import Kind
 
 GROUPS: list[Groups] = [
     *(SharedPrecision(kind) for kind in ("weight", "kernel", "row", "column", "unit")),
     *(SharedPrecision("tile", (2, 3), Layout(conv)) for conv in ("kernel", "matrix", "lattice")),
+    *(SharedPrecision("panel", tile) for tile in ((2, 3), (3, 1), (8, 8))),
+    SharedPrecision("strip", (2, 3)),
+    PerKind(SharedPrecision("kernel"), SharedPrecision("panel", (2, 3))),
     SharedPrecision("weight", layout=Layout("lattice")),
     *(PatternCoupled(0.8, Layout(conv)) for conv in ("kernel", "matrix", "lattice")),
     PatternCoupled(0.0),
@@ -58,6 +64,53 @@ def test_members_of_groups() -> None:
     assert float(tiles[1, 1]) == pytest.approx(float(linear[2, 2:].square().sum() / 2))
 
 
+def panels_one_by_one(weight: torch.Tensor, kind: str, height: int, width: int) -> list[list[tuple[int, ...]]]:
+    """The places (output, input, *tap) of the weights of every panel or strip, in the order of the lattice."""
+    out, inputs, *kernel = weight.shape
+    width = width if weight[0, 0].numel() == 1 else 1
+    rows, columns = range(0, out, height), range(0, inputs, width)
+    corners = [(r, c) for r in rows for c in columns] if kernel else [(r, c) for c in columns for r in rows]
+    lines = [()] if kind == "panel" or not kernel else list(itertools.product(*map(range, kernel[:-1])))
+    panels: list[list[tuple[int, ...]]] = []
+    for top, left in corners:
+        places = torch.ones_like(weight[top : top + height, left : left + width]).nonzero().tolist()
+        for line in lines:
+            chosen = [(r, c, *tap) for r, c, *tap in places if tuple(tap[: len(line)]) == line]
+            panels.append([(top + r, left + c, *tap) for r, c, *tap in chosen])
+    return panels
+
+
+@pytest.mark.parametrize(
+    "shape", [(5, 7), (8, 6), (2, 2), (6, 3, 5, 3), (5, 2, 3), (5, 6, 1, 1), (3, 2, 2, 2, 2)], ids=str
+)
+@pytest.mark.parametrize("tile", [(4, 4), (2, 3), (1, 5), (8, 1)], ids=str)
+@pytest.mark.parametrize("kind", ["panel", "strip"])
+def test_panels_and_strips(kind: Kind, shape: tuple[int, ...], tile: tuple[int, int]) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    panels, groups = panels_one_by_one(weight, kind, *tile), SharedPrecision(kind, tile)
+    energy, size = groups.energy(weight), groups.size(shape)
+    assert energy.shape == size.shape
+    expected = torch.stack([sum(weight[place] ** 2 / 2 for place in panel) for panel in panels])
+    torch.testing.assert_close(energy.flatten(), expected)
+    assert size.flatten().tolist() == [len(panel) for panel in panels]
+    values = groups.to_weights(torch.arange(energy.numel()).reshape(energy.shape), shape)
+    for number, panel in enumerate(panels):
+        assert {int(values[place]) for place in panel} == {number}
+    # In the matrix (out, in * taps) each is a full rectangle.
+    for number in range(len(panels)):
+        cells = (values.flatten(1) == number).nonzero()
+        height, width = (cells.max(0)[0] - cells.min(0)[0] + 1).tolist()
+        assert height * width == len(cells)
+
+
+def test_each_kind_of_layer_may_have_groups_of_its_own() -> None:
+    groups = PerKind(conv=SharedPrecision("kernel"), linear=SharedPrecision("panel", (4, 2)))
+    conv, linear = torch.randn(6, 5, 3, 3), torch.randn(6, 5)
+    assert torch.equal(groups.energy(conv), SharedPrecision("kernel").energy(conv))
+    assert torch.equal(groups.energy(linear), SharedPrecision("panel", (4, 2)).energy(linear))
+    assert groups.energy(linear).shape == (1, 3, 2)
+
+
 def test_pattern_coupling_averages_the_neighbourhood() -> None:
     weight = torch.zeros(5, 5)
     weight[2, 2] = 2.0
@@ -81,6 +134,8 @@ def test_group_lattices_have_the_axes_that_the_documentation_names() -> None:
     conv, linear = torch.randn(4, 3, 5, 2), torch.randn(4, 3)
     shapes = {
         "kernel": ((1, 4, 3), (1, 3, 4)),
+        "panel": ((1, 1, 3), (1, 1, 1)),
+        "strip": ((1, 1, 3, 5), (1, 1, 1)),
         "row": ((1, 3), (1, 3)),
         "column": ((1, 4), (1, 4)),
         "unit": ((1, 4), (1, 4)),

@@ -61,6 +61,13 @@ def test_two_processes_reach_the_result_of_one(worlds):
         assert first["loss"] == pytest.approx(second["loss"], rel=1e-4)
 
 
+def test_units_are_sorted_alike_everywhere(processes):
+    """States are compared in the epoch after, and the run would end if they differed."""
+    folder = compressed(processes, "sorted", 2, (*SHORT_RUN, "--preset", "regular"))
+    assert [row["phase"] for row in read_history(folder)].count("prune") == 2
+    assert figures(folder)["notes"] == []
+
+
 @pytest.mark.parametrize("optimiser", [pytest.param("adam", marks=pytest.mark.slow), "sgd"])
 def test_batchnorm_sees_the_global_batch(processes, optimiser):
     paths = [processes.folder / f"norm-{optimiser}{world}" for world in (1, 2)]

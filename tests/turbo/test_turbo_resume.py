@@ -24,6 +24,11 @@ CASES = {
     "residual": (residual, coloured_images, replace(SHORT, batch_size=48)),
     "augmented": (residual, coloured_images, replace(SHORT, batch_size=48, augment=True)),
     "budget": (small_mlp, digits, replace(SHORT, max_accuracy_drop=0.0, prune_epochs=5)),
+    "panels": (small_mlp, digits, replace(SHORT, groups="panel", coupling=0.2, reorder_at=0.5)),
+    "panels and budget": (
+        *(residual, coloured_images),
+        replace(SHORT, batch_size=48, groups="panel", reorder_at=0.6, max_accuracy_drop=0.0, target_nonzero=0.9),
+    ),
     "collapse": (
         *(small_mlp, digits),
         replace(SHORT, weight_strength=1e6, weight_ramp=(0.0, 0.0), optimiser="sgd", learning_rate=0.01),

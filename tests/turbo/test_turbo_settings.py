@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from bayesprune.priors import PerKind, SharedPrecision
 from bayesprune.turbo import PRESETS, Settings, SettingsError
 
 
@@ -32,6 +33,13 @@ from bayesprune.turbo import PRESETS, Settings, SettingsError
         ({"max_accuracy_drop": -0.5}, "max_accuracy_drop must be at least 0 points"),
         ({"validation": 0}, "validation must be a fraction between 0 and 1, got 0; try 0.1"),
         ({"p01": 0.1}, "p01 and p10 go together"),
+        ({"linear_groups": "rows"}, "linear_groups must be one of weight, tile, panel"),
+        ({"linear_groups": 3}, "linear_groups must be one of weight, tile, panel"),
+        ({"groups": None}, "groups must be one of weight, tile"),
+        ({"learning_rate": None}, "learning_rate must be a finite number, got None"),
+        ({"target_macs": "few"}, "target_macs must be a finite number, got 'few'"),
+        ({"reorder_at": 40}, "reorder_at must be a fraction between 0 and 1, such as 0.25, got 40"),
+        ({"reorder_at": True}, "reorder_at must be a finite number, got True"),
     ],
 )
 def test_what_cannot_be_is_refused(values, words):
@@ -46,6 +54,15 @@ def test_yaml_json_and_back():
     assert settings.target_macs == 0.25
     assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
     assert Settings.from_dict(Settings().as_dict()) == Settings()
+
+
+def test_linear_layers_may_have_groups_of_their_own():
+    assert Settings(groups="panel").prior().groups == SharedPrecision("panel")
+    settings = Settings.from_dict({"groups": "kernel", "linear_groups": "panel", "tile": [4, 8], "reorder_at": "4e-1"})
+    assert settings.prior().groups == PerKind(SharedPrecision("kernel", (4, 8)), SharedPrecision("panel", (4, 8)))
+    assert settings.reorder_at == 0.4
+    assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+    assert Settings.from_dict({"linear_groups": None, "reorder_at": None}) == Settings()
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -4,6 +4,7 @@ A group structure turns a weight tensor (out, in, *kernel) into energies on a la
 model can sit, and carries precisions and decisions back to the single weights.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -14,7 +15,7 @@ from torch.nn.functional import pad
 
 from bayesprune.layouts import Layout
 
-Kind = Literal["weight", "tile", "kernel", "row", "column", "unit"]
+Kind = Literal["weight", "tile", "panel", "strip", "kernel", "row", "column", "unit"]
 Shape = torch.Size | tuple[int, ...]
 
 
@@ -44,12 +45,17 @@ class SharedPrecision(Groups):
 
     kind: `weight`  each its own group (the paper);
           `tile`    blocks of `tile` = (height, width) on the last two axes of the layout; smaller at the borders;
+          `panel`   `tile` = (outputs, inputs): the kernels of one input channel in that many output channels; in Linear
+                    layers and kernels of one tap outputs x inputs weights; smaller at the borders;
+          `strip`   the same with one row of taps, those along the last axis, instead of the whole kernel;
+                    panels and strips are rectangles of the matrix (out, in * taps);
           `kernel`  all taps between one input and one output channel (a single weight in Linear layers);
           `row`     everything that reads one input unit (the paper's rows), or in a grouped convolution one position of
                     every group;
           `column`  everything that makes one output unit; `unit` is another name for it.
-    layout: of the lattice, for `weight` and `tile`.  The groups of the other kinds form (1, out, in) for kernels of
-    convolutions, (1, in, out) for those of Linear layers, (1, in) for rows and (1, out) for columns.
+    layout: of the lattice, for `weight` and `tile`.  The groups of the other kinds form (1, out, in) for kernels and
+    panels of convolutions, (1, out, in, *rows of taps) for strips, (1, in, out) for all three of Linear layers,
+    (1, in) for rows and (1, out) for columns.
     """
 
     kind: Kind = "weight"
@@ -69,9 +75,13 @@ class SharedPrecision(Groups):
             block = self.tile if self.kind == "tile" else (1, 1)
             return self.layout, (1,) * (axes - 2) + block[max(0, 2 - axes) :]
         out, inputs, *kernel = shape
-        whole = {"kernel": (1, 1), "row": (out, 1), "column": (1, inputs), "unit": (1, inputs)}[self.kind]
-        if len(shape) == 2:  # Linear lattices are (in, out)
+        linear = len(shape) == 2
+        panel = (self.tile[0], self.tile[1] if math.prod(kernel) == 1 else 1)
+        whole = {"kernel": (1, 1), "panel": panel, "strip": panel, "row": (out, 1)}.get(self.kind, (1, inputs))
+        if linear:  # Linear lattices are (in, out)
             return Layout("lattice"), (whole[1], whole[0])
+        if self.kind == "strip":
+            kernel[:-1] = [1] * (len(kernel) - 1)
         return Layout("lattice"), (*whole, *kernel)
 
     def _axes_left(self, shape: Shape) -> tuple[int, ...]:
@@ -80,7 +90,11 @@ class SharedPrecision(Groups):
         if self.kind in ("weight", "tile"):
             return tuple(range(axes))
         linear = len(shape) == 2
-        return {"kernel": (0, 1), "row": (0,) if linear else (1,)}.get(self.kind, (1,) if linear else (0,))
+        if self.kind == "strip":
+            return tuple(range(max(2, axes - 1)))
+        if self.kind in ("kernel", "panel"):
+            return 0, 1
+        return (0,) if (self.kind == "row") == linear else (1,)
 
     def _pooled(self, values: Tensor) -> Tensor:
         layout, block = self._layout_and_block(values.shape)
@@ -106,6 +120,29 @@ class SharedPrecision(Groups):
             if length > 1:
                 values = values.repeat_interleave(length, dim=axis).narrow(axis, 0, sites[axis])
         return layout.to_weight(values, shape)
+
+
+@dataclass(frozen=True)
+class PerKind(Groups):
+    """One group structure for convolutions, weights (out, in, *kernel), and another for Linear layers, (out, in)."""
+
+    conv: Groups
+    linear: Groups
+
+    def _of(self, shape: Shape) -> Groups:
+        return self.linear if len(shape) == 2 else self.conv
+
+    def energy(self, weight: Tensor) -> Tensor:
+        return self._of(weight.shape).energy(weight)
+
+    def size(self, shape: Shape, like: Tensor | None = None) -> Tensor:
+        return self._of(shape).size(shape, like)
+
+    def weight_precision(self, precision: Tensor, shape: Shape) -> Tensor:
+        return self._of(shape).weight_precision(precision, shape)
+
+    def to_weights(self, values: Tensor, shape: Shape) -> Tensor:
+        return self._of(shape).to_weights(values, shape)
 
 
 @dataclass(frozen=True)

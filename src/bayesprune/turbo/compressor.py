@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.structure import Structure, close, live_units, macs, trace, weights, widths
+from bayesprune.surgery import Moves, move_optimiser, reorder
 from bayesprune.turbo.network_prior import NetworkPrior
 from bayesprune.turbo.settings import Settings
 
@@ -92,6 +93,8 @@ class Compressor:
                 compressor.add_gradients()        # with Adam; with SGD instead, after the step: compressor.decay(lr)
                 optimiser.step()
             print(compressor.update())            # Module B, once an epoch
+            if compressor.reorder_due:            # with the setting reorder_at
+                compressor.reorder(optimiser)
         masks = compressor.finish()               # decides, closes over dead units, sets dead weights to zero
 
     example: an input, batch first, to trace the network with.  examples: size of the training set.  epochs: how many
@@ -106,6 +109,7 @@ class Compressor:
         self.structure: Structure = trace(model, example)
         self.prior = NetworkPrior(model, self.structure, self.settings.prior(), examples, self.settings.seed)
         self.structure = self.prior.structure
+        self._example = example
         self.epochs = epochs
         self.epoch = 0
         self._factors = list(FIRST_FACTORS) if self.settings.has_budget else [1.0, 1.0]
@@ -201,6 +205,29 @@ class Compressor:
         self._factors = [f / 2 for f in self._factors]
         self.epoch += 1
         self.prior.refresh(*self.strengths)
+
+    @property
+    def reorder_due(self) -> bool:
+        """Whether `reorder_at` of the epochs have just passed."""
+        at = self.settings.reorder_at
+        return at is not None and self.epoch == max(1, round(at * self.epochs))
+
+    def reorder(self, optimiser: torch.optim.Optimizer | None = None) -> Moves:
+        """Sort the hidden units of the model, in place: those with the largest mean squared effective weight first.
+
+        Neighbouring rows of a weight then belong to units of equal strength, so that a tile or panel of them is alive
+        or dead as a whole.  The network computes the same (ProofError, and no change, where it would not); the
+        optimiser's state follows, and the prior starts anew.  Call it between two epochs.
+
+        Returns where everything went: what you keep of the model from before, a state dict or masks, follows with
+        `surgery.moved_state` and `surgery.moved_masks`.
+        """
+        moves = reorder(self.model, self.structure, self.prior.unit_means(), self._example)
+        if optimiser is not None:
+            move_optimiser(optimiser, self.model, moves)
+        self.prior.start()
+        self.prior.refresh(*self.strengths)
+        return moves
 
     @torch.no_grad()
     def masks(self) -> dict[str, Tensor]:

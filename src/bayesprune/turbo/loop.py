@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bayesprune.data import Batches, DataSet, FlipAndCrop
 from bayesprune.likelihoods import Likelihood
+from bayesprune.surgery import ProofError, moved_masks, moved_state
 from bayesprune.turbo.accuracy_budget import EPSILON, AccuracyBudget, Front
 from bayesprune.turbo.compressor import Compressor, Size, apply_masks
 from bayesprune.turbo.parallel import World
@@ -243,6 +244,8 @@ class Loop:
             rate = self._learning_rate() / self.settings.learning_rate
             budget = self.budget
             self.compressor.adjust(update.size, budget.recently_lost, budget.tolerated(rate), hold=budget.looking)
+        if self.compressor.reorder_due:
+            self._reorder()
         row = {f"validation_{k}": v for k, v in score.items()}
         row |= _size_row(update.size)
         row |= {"message_change": update.change, "messages_converged": update.converged}
@@ -284,6 +287,18 @@ class Loop:
         self.masks = snapshot["masks"]
         assert self.masks is not None
         apply_masks(self.model, self.masks)
+
+    def _reorder(self) -> None:
+        """Sort the units of the model, and of every network that is kept beside it."""
+        try:
+            moves = self.compressor.reorder(self.step.optimiser)
+        except ProofError as error:
+            self._note(str(error))
+            return
+        self.unpruned_weights = moved_state(self.unpruned_weights, moves)
+        self.good = None if self.good is None else moved_state(self.good, moves)
+        for kept in (*self.front.kept.values(), *([] if self.on_target is None else [self.on_target])):
+            kept["model"], kept["masks"] = moved_state(kept["model"], moves), moved_masks(kept["masks"], moves)
 
     def _recover(self, empty: list[str]) -> None:
         """A layer has lost all its weights: go back to the last network that had some, with half the strength."""

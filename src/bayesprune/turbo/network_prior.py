@@ -62,7 +62,7 @@ class NetworkPrior:
         device = self.weights[0].weight.device
         self.structure = structure.to(device)
         self.settings = settings
-        self.examples = examples
+        self.examples, self._seed = examples, seed
         self._costs = unit_costs(self.structure, settings.cost_mix)
         self._sizes = unit_sizes(self.structure).clamp_min(1)
         self._group_sizes = [_one_if_all(settings.groups.size(w.weight.shape, w.weight)) for w in self.weights]
@@ -71,16 +71,21 @@ class NetworkPrior:
         self._norm_pulls = [torch.zeros_like(norm) for norm in self._norms]
         self._decay_rate: float | None = None
         self._decay_factors: list[Tensor] | None = None
-        with torch.no_grad():
-            energies = self._energies()
-            self._prior_logits = [settings.support.extrinsic(torch.zeros_like(x), batch_dims=1).logit for x in energies]
-            if settings.random_start:
-                generator = torch.Generator().manual_seed(seed)
-                self._prior_logits = [
-                    torch.logit(torch.rand(p.shape, generator=generator), eps=1e-6).to(p) for p in self._prior_logits
-                ]
-            self._states: list[Any] = []
-            self._start_states()
+        self._prior_logits: list[Tensor] = []
+        self._states: list[Any] = []
+        self.start()
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Begin with the support's own prior at the current weights, as if no messages had passed."""
+        support = self.settings.support
+        self._prior_logits = [support.extrinsic(torch.zeros_like(x), batch_dims=1).logit for x in self._energies()]
+        if self.settings.random_start:
+            generator = torch.Generator().manual_seed(self._seed)
+            self._prior_logits = [
+                torch.logit(torch.rand(p.shape, generator=generator), eps=1e-6).to(p) for p in self._prior_logits
+            ]
+        self._start_states()
 
     @property
     def prior_logits(self) -> list[Tensor]:
@@ -143,8 +148,7 @@ class NetworkPrior:
         self.update_states(energies)
         unit_pull: Mapping[str, Tensor] = {}
         if unit_strength > 0:
-            squares = {w.name: e.square() for w, e in zip(self.weights, effective, strict=True)}
-            mean = unit_sums(self.structure, squares) / self._sizes
+            mean = self._unit_means(effective)
             per_unit = 2 * self._costs / (self._sizes * (mean + self.settings.unit_floor))
             unit_pull = units_to_weights(self.structure, unit_strength * per_unit)
         norms = iter(zip(self._norms, self._norm_pulls, strict=True))
@@ -161,6 +165,15 @@ class NetworkPrior:
                 norm_pull.copy_(held / norm.square().clamp_min(SMALLEST_SCALE**2))
         if self._decay_rate is not None:
             self.set_decay_rate(self._decay_rate)
+
+    @torch.no_grad()
+    def unit_means(self) -> Tensor:
+        """Mean squared effective weight of everything into and out of each unit, (unit_count,)."""
+        return self._unit_means([w.effective() for w in self.weights])
+
+    def _unit_means(self, effective: list[Tensor]) -> Tensor:
+        squares = {w.name: e.square() for w, e in zip(self.weights, effective, strict=True)}
+        return unit_sums(self.structure, squares) / self._sizes
 
     @property
     def _pulled(self) -> tuple[list[Tensor], list[Tensor]]:

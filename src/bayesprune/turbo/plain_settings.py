@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self, get_args, get_type_hints
 
 FEWEST_PRUNE_STEPS = 3000
+NONE = type(None)
 EPOCHS = ("warmup_epochs", "prune_epochs", "finetune_epochs")
 
 
@@ -69,10 +70,10 @@ def _from_yaml(value: Any, kind: Any) -> Any:
 
 def _check_kind(name: str, value: Any, kind: Any) -> None:
     """Raise unless a value is of the kind that its annotation says."""
-    if kind == float | None:
+    if NONE in get_args(kind):
         if value is None:
             return
-        kind = float
+        kind = next(one for one in get_args(kind) if one is not NONE)
     choices = get_args(kind)
     if kind is bool:
         fits, rule = isinstance(value, bool), "true or false"

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bayesprune.layouts import ConvLayout, Layout
-from bayesprune.priors import Gamma, Groups, PatternCoupled, SharedPrecision, SpikeSlab
+from bayesprune.priors import Gamma, Groups, PatternCoupled, PerKind, SharedPrecision, SpikeSlab
 from bayesprune.supports import Bernoulli, IsingGrid, Support
 from bayesprune.turbo.network_prior import PriorSettings
 from bayesprune.turbo.plain_settings import PlainSettings, SettingsError
 from bayesprune.variational import Collapsed, MeanField
 
-GroupName = Literal["weight", "tile", "kernel", "row", "column", "unit", "pattern"]
+GroupName = Literal["weight", "tile", "panel", "strip", "kernel", "row", "column", "unit", "pattern"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class Settings(PlainSettings):
     Prior: `weight_strength` (1 is the Bayesian posterior) and `unit_strength` (nats), each reached by a linear ramp
     over a part of the pruning epochs, (begin, end) as fractions; before its ramp the weight prior acts with
     `weight_start`.
+    Groups: who shares one support and one precision (see `SharedPrecision`); `tile` is the size of tiles and panels,
+    `linear_groups` is for Linear layers, None for the same.  `reorder_at`: after this fraction of the pruning epochs
+    hidden units are sorted, the strongest first, so that neighbours are equals.
     Budgets: with any of `max_accuracy_drop` (points of validation accuracy), `target_macs` and `target_nonzero`
     (fractions) the strengths are not taken from the ramps but grow, epoch by epoch, until the budget is met.
     Algorithm 1 to the letter: `random_start` draws the first pi_n, `restart` re-initialises q(rho) and q(s) in every
@@ -62,7 +65,9 @@ class Settings(PlainSettings):
     p10: float | None = None
     layout: ConvLayout = "kernel"
     groups: GroupName = "weight"
+    linear_groups: GroupName | None = None
     tile: tuple[int, int] = (4, 4)
+    reorder_at: float | None = None
     pattern_weight: float = 0.8
     fold_batchnorm: bool = True
     normalise_fan_in: bool = True
@@ -87,7 +92,7 @@ class Settings(PlainSettings):
             begin, end = getattr(self, name)
             if not 0 <= begin <= end <= 1:
                 raise SettingsError(f"{name} must be two growing fractions, such as (0.4, 0.75), got {begin, end}")
-        for name in ("target_macs", "target_nonzero"):
+        for name in ("target_macs", "target_nonzero", "reorder_at"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
                 raise SettingsError(f"{name} must be a fraction between 0 and 1, such as 0.25, got {value}")
@@ -129,10 +134,14 @@ class Settings(PlainSettings):
         return IsingGrid(self.activity, self.coupling) if self.coupling else Bernoulli(self.activity)
 
     def _groups(self) -> Groups:
+        conv = self._named_groups(self.groups)
+        return conv if self.linear_groups is None else PerKind(conv, self._named_groups(self.linear_groups))
+
+    def _named_groups(self, name: GroupName) -> Groups:
         layout = Layout(self.layout)
-        if self.groups == "pattern":
+        if name == "pattern":
             return PatternCoupled(self.pattern_weight, layout)
-        return SharedPrecision(self.groups, self.tile, layout)
+        return SharedPrecision(name, self.tile, layout)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -157,5 +166,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "optimiser": "sgd",
         "refresh_every": 10,
         "prune_decay": 1.0,
+    },
+    # Live weights in rectangles that a runtime can skip between: panels, of units sorted before the weight prior grows.
+    "regular": {
+        "groups": "panel",
+        "tile": [4, 4],
+        "reorder_at": 0.4,
     },
 }
