@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,3 +48,25 @@ def edit_architecture(path: Path, edit: Callable[[dict[str, Any]], None]) -> Non
         header["__metadata__"]["architecture"] = json.dumps(architecture)
 
     edit_header(path, change)
+
+
+def split_packed(content: bytes) -> tuple[list[bytes], bytes]:
+    """The lines of the description of a packed network, and its tensors."""
+    decompressor = zlib.decompressobj()
+    lines = decompressor.decompress(split(content)[1]).split(b"\n")
+    return lines, decompressor.unused_data
+
+
+def join_packed(lines: list[bytes], tensors: bytes, *, checksum: bool = True) -> bytes:
+    """The file of a packed network."""
+    return join_bytes(zlib.compress(b"\n".join(lines), 9) + tensors, checksum=checksum)
+
+
+def join_bytes(packed: bytes, *, checksum: bool = True) -> bytes:
+    """The file with these bytes as its tensor `packed`."""
+    header = {
+        "__metadata__": {"format": "bayesprune-artefact", "version": "2", "checksum": "0" * 64},
+        "packed": {"dtype": "U8", "shape": [len(packed)], "data_offsets": [0, len(packed)]},
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return join(text + b" " * (-len(text) % 8), packed, checksum=checksum)

@@ -231,3 +231,22 @@ def small() -> nn.Module:
             norm=nn.BatchNorm2d(4),
             out=nn.Linear(4, 3),
         ).eval()
+
+
+def clustered() -> nn.Module:
+    """A small network with zeros: rectangles, a dead row, single weights."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(6)
+        net = Net(
+            lambda net, x: net.out(functional.relu(net.norm(net.conv(x))).mean(dim=(2, 3))).reshape(-1, 12),
+            conv=nn.Conv2d(1, 8, 3, padding=1),
+            norm=nn.BatchNorm2d(8),
+            out=nn.Linear(8, 12),
+        ).eval()
+        live = torch.rand(12, 8) < 0.1
+        live[1:5, 2:7] = live[7:11, 0:3] = True
+        live[11] = False
+        with torch.no_grad():
+            net.out.weight.masked_fill_(~live, 0)
+            net.conv.weight.masked_fill_(torch.rand(8, 1, 3, 3) < 0.6, 0)
+        return net

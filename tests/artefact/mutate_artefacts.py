@@ -1,9 +1,10 @@
 """Mutate a small artefact many times and load each of the files, in a process with little memory to give.
 
-python mutate_artefacts.py FOLDER COUNT SEED
+python mutate_artefacts.py FOLDER COUNT SEED STORAGE
 
-The last line of the output is JSON: how often the file was refused, loaded as the same network, and loaded as another
-one.  Only where the checksum was computed anew may it be another one: then somebody wrote another network.
+STORAGE: dense or clusters.  The last line of the output is JSON: how often the file was refused, loaded as the same
+network, and loaded as another one.  Only where the checksum was computed anew may it be another one: then somebody
+wrote another network, and the weights are what a second, slow reader finds in its bytes.
 """
 
 import json
@@ -18,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from artefact_crafting import join, split, with_checksum
-from artefact_networks import small
+from artefact_crafting import join, join_packed, split, split_packed, with_checksum
+from artefact_networks import clustered, small
 
 from bayesprune import artefact
 from bayesprune.artefact import ArtefactError
+
+sys.path.append(str(Path(__file__).parents[1] / "storage"))
+import storage_reference
 
 CONSTANT = 64 * 2**20
 VALUES = [
@@ -106,15 +110,52 @@ def edit_architecture(content: bytes, rng: random.Random) -> bytes:
     return join(header, data, checksum=False)
 
 
+def edit_line(content: bytes, rng: random.Random) -> bytes:
+    """A change in one of the JSON texts of a packed network."""
+    lines, tensors = split_packed(content)
+    number = rng.choice([0, -1, rng.randrange(len(lines))])
+    line = {"content": json.loads(lines[number])}
+    _edit(line, rng)
+    lines[number] = json.dumps(line.get("content")).encode()
+    return join_packed(lines, tensors, checksum=False)
+
+
+def damage_lines(content: bytes, rng: random.Random) -> bytes:
+    """A change of the text that is compressed, so that it can still be decompressed."""
+    lines, tensors = split_packed(content)
+    text = rng.choice([flip_bits, overwrite, truncate, insert])(b"\n".join(lines), rng)
+    return join_packed(text.split(b"\n"), tensors, checksum=False)
+
+
+def damage_tensors(content: bytes, rng: random.Random) -> bytes:
+    """A change of positions and values alone."""
+    lines, tensors = split_packed(content)
+    damage = rng.choice([flip_bits, flip_bits, overwrite, truncate, insert, swap_blocks])
+    return join_packed(lines, damage(tensors, rng), checksum=False)
+
+
+def damage_positions(content: bytes, rng: random.Random) -> bytes:
+    """A few bits among the positions."""
+    lines, tensors = split_packed(content)
+    changed = bytearray(tensors)
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        changed[rng.randrange(4 + int.from_bytes(tensors[:4], "little"))] ^= 1 << rng.randrange(8)
+    return join_packed(lines, bytes(changed), checksum=False)
+
+
 MUTATIONS: list[Callable[[bytes, random.Random], bytes]] = [
     *(flip_bits, overwrite, replace_character, truncate, insert, swap_blocks, change_length, edit_header),
     edit_architecture,
+]
+MUTATIONS_OF_CLUSTERS: list[Callable[[bytes, random.Random], bytes]] = [
+    *(flip_bits, overwrite, replace_character, truncate, insert, swap_blocks, change_length, edit_header),
+    *(edit_line, edit_line, damage_lines, damage_tensors, damage_positions, damage_positions),
 ]
 
 
 def _position(content: bytes, rng: random.Random) -> int:
     """Anywhere, and in the header as often as in the tensors."""
-    end = 8 + int.from_bytes(content[:8], "little")
+    end = min(8 + int.from_bytes(content[:8], "little"), len(content))
     return rng.randrange(end) if rng.random() < 0.5 else rng.randrange(len(content))
 
 
@@ -165,11 +206,28 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
-def main(folder: Path, count: int, seed: int) -> None:
+def check_weights(path: Path) -> None:
+    """Assert that the weights of a packed network are what the slow reader finds."""
+    lines, tensors = split_packed(path.read_bytes())
+    table = json.loads(lines[-1])
+    sizes = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2}
+    found = artefact.read_arrays(path)
+    expected = storage_reference.unpack(
+        tensors,
+        [one[1] for one in table.values()],
+        [sizes.get(one[-1] if one[2:] else one[0], 1) for one in table.values()],
+    )
+    for array, values in zip(found.values(), expected, strict=True):
+        assert array.reshape(-1).view(f"u{array.itemsize}").tolist() == values
+
+
+def main(folder: Path, count: int, seed: int, storage: str) -> None:
     warnings.simplefilter("error")
     rng = random.Random(seed)
     path = folder / "original.safetensors"
-    artefact.save(path, small(), config={"a": [1, 2.5]}, classes=["one", "two"])
+    network, mutations = (small(), MUTATIONS) if storage == "dense" else (clustered(), MUTATIONS_OF_CLUSTERS)
+    artefact.save(path, network, config={"a": [1, 2.5]}, classes=["one", "two"], storage=storage)
+    assert artefact.read(path).storage == storage
     content = path.read_bytes()
     original = artefact.load(path)
     x = torch.randn(2, 1, 5, 5, generator=torch.Generator().manual_seed(0))
@@ -184,7 +242,7 @@ def main(folder: Path, count: int, seed: int) -> None:
     found: Counter[str] = Counter()
     slowest, start = 0.0, time.perf_counter()
     for number in range(count):
-        mutate = MUTATIONS[number % len(MUTATIONS)]
+        mutate = mutations[number % len(mutations)]
         changed = mutate(content, rng)
         anew = rng.random() < 0.5
         changed = with_checksum(changed) if anew else changed
@@ -192,11 +250,14 @@ def main(folder: Path, count: int, seed: int) -> None:
         began = time.perf_counter()
         try:
             result = outcome(mutant, original, x, expected)
+            seconds = time.perf_counter() - began
+            if storage == "clusters" and result != "refused":
+                check_weights(mutant)
         except BaseException:
             mutant.rename(folder / "culprit.safetensors")
             print(f"mutation {number}, {mutate.__name__}, checksum computed anew: {anew}", file=sys.stderr)  # noqa: T201
             raise
-        slowest = max(slowest, time.perf_counter() - began)
+        slowest = max(slowest, seconds)
         # With the old checksum, only a mutation that changes nothing can be loaded.
         assert anew or (result == "same") == (changed == content), f"mutation {number}, {mutate.__name__}: {result}"
         found[f"{result}, {'right' if anew else 'old'} checksum"] += 1
@@ -213,4 +274,4 @@ def main(folder: Path, count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -35,7 +35,7 @@ def no_tensors(monkeypatch):
     def never(*_):
         raise AssertionError("a tensor was read before everything was checked")
 
-    monkeypatch.setattr("bayesprune.artefact.files.read_tensor", never)
+    monkeypatch.setattr("bayesprune.artefact.files.read_tensors", never)
 
 
 def test_no_file(tmp_path):
@@ -124,7 +124,7 @@ def change(path, *keys):
     ("place", "value", "message"),
     [
         (("__metadata__", "format"), "bayesprune-checkpoint-1", "format 'bayesprune-checkpoint-1'"),
-        (("__metadata__", "version"), "2", "version '2'"),
+        (("__metadata__", "version"), "3", "version '3'"),
         (("__metadata__", "surplus"), "2", "too many or too few keys.*surplus"),
         (("conv.bias", "dtype"), "F31", "dtype 'F31'"),
         (("conv.bias", "dtype"), ["F32"], "dtype"),

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 
-def run(folder, count, seed):
+def run(folder, count, seed, storage):
     script = Path(__file__).with_name("mutate_artefacts.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(script), str(folder), str(count), str(seed)]
+    command = [sys.executable, str(script), str(folder), str(count), str(seed), storage]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout.splitlines()[-1])
@@ -25,10 +25,12 @@ def run(folder, count, seed):
     return report
 
 
-def test_two_thousand_mutations(tmp_path):
-    run(tmp_path, 2_000, seed=1)
+@pytest.mark.parametrize("storage", ["dense", "clusters"])
+def test_two_thousand_mutations(tmp_path, storage):
+    run(tmp_path, 2_000, seed=1, storage=storage)
 
 
 @pytest.mark.slow
-def test_twenty_thousand_mutations(tmp_path):
-    run(tmp_path, 20_000, seed=2)
+@pytest.mark.parametrize("storage", ["dense", "clusters"])
+def test_twenty_thousand_mutations(tmp_path, storage):
+    run(tmp_path, 20_000, seed=2, storage=storage)

@@ -3,9 +3,35 @@
 save("small.safetensors", network, config=config, metrics=metrics)
 network = load("small.safetensors")  # needs no class of the user's
 read("small.safetensors").metrics
+
+Zeros take no room: see `storage` of `save`.
 """
 
 from bayesprune.artefact.errors import ArtefactError, ArtefactWarning
-from bayesprune.artefact.files import Artefact, TensorInfo, load, read, save
+from bayesprune.artefact.files import (
+    STORAGES,
+    VALUES,
+    Artefact,
+    Storage,
+    TensorInfo,
+    load,
+    read,
+    read_arrays,
+    save,
+    size,
+)
 
-__all__ = ["Artefact", "ArtefactError", "ArtefactWarning", "TensorInfo", "load", "read", "save"]
+__all__ = [
+    "STORAGES",
+    "VALUES",
+    "Artefact",
+    "ArtefactError",
+    "ArtefactWarning",
+    "Storage",
+    "TensorInfo",
+    "load",
+    "read",
+    "read_arrays",
+    "save",
+    "size",
+]

@@ -1,6 +1,8 @@
 """The file itself: a safetensors file whose header is checked, byte for byte, before anything is made of it.
 
-8 bytes, the length of the header, little-endian; the header, a JSON object; the tensors, one after the other.
+8 bytes, the length of the header, little-endian; the header, a JSON object; the tensors, one after the other.  In
+version 1 the header describes the network.  In version 2, storage "clusters", there is one tensor of bytes, `packed`,
+which holds that description and all tensors of the network (see `packed`).
 """
 
 import hashlib
@@ -23,22 +25,11 @@ from bayesprune.runs.atomic import Buffer
 from bayesprune.runs.checkpoint import DIGITS, FIELD, PLACEHOLDER
 
 FORMAT: Final = "bayesprune-artefact"
-VERSION: Final = "1"
-KEYS: Final = frozenset(
-    {
-        "format",
-        "version",
-        "checksum",
-        "architecture",
-        "note",
-        "tied",
-        "config",
-        "metrics",
-        "classes",
-        "example_shape",
-        "versions",
-    }
-)
+DENSE, CLUSTERS = "1", "2"  # versions
+PACKED: Final = "packed"
+SHELL: Final = frozenset({"format", "version", "checksum"})
+DESCRIPTION: Final = ("architecture", "note", "tied", "config", "metrics", "classes", "example_shape", "versions")
+KEYS: Final = {DENSE: SHELL | set(DESCRIPTION), CLUSTERS: SHELL}
 # A header of real networks has some kilobytes.  Python's objects are many times larger than their JSON, so the number
 # of items is limited too.
 LONGEST_HEADER: Final = 16 * 2**20
@@ -68,12 +59,16 @@ DTYPE_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor in the file: where its bytes begin, counted from the start of the file, and what they are."""
+    """A tensor in the file: where its bytes begin, counted from the start of the file, and what they are.
+
+    values: the dtype to which its values were rounded, None where they are as they were.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     begin: int
     bytes: int
+    values: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -87,14 +82,15 @@ class Header:
     file_size: int
 
 
-def pack(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> list[Buffer]:
+def pack(version: str, description: Mapping[str, str], tensors: Mapping[str, Tensor]) -> list[Buffer]:
     """The content of the file, in pieces that share the memory of the tensors where they can."""
-    header: dict[str, Any] = {"__metadata__": {**metadata, "checksum": PLACEHOLDER}}
+    shell = {"format": FORMAT, "version": version, "checksum": PLACEHOLDER}
+    header: dict[str, Any] = {"__metadata__": {**shell, **description}}
     data: list[Buffer] = []
     end = 0
     # Large items first, so that every tensor begins at a multiple of its item size.
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
-        plain = _plain(tensor, name)
+        plain = plain_tensor(tensor, name)
         begin, end = end, end + plain.nbytes
         header[check_path(name, "a tensor")] = {
             "dtype": DTYPE_NAMES[plain.dtype],
@@ -104,17 +100,22 @@ def pack(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> list[Buf
         data.append(plain.reshape(-1).view(torch.uint8).numpy().data)
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     text += b" " * (-len(text) % 8)
-    if len(text) > LONGEST_HEADER or text.count(b",") >= MOST_ITEMS:
-        raise ArtefactError(
-            f"the header would have {len(text)} bytes and {text.count(b',')} items, the limits are "
-            f"{LONGEST_HEADER} and {MOST_ITEMS}; shorten config and metrics"
-        )
+    check_header_size(text)
     start = 8 + text.index(FIELD) + len(FIELD)
     raw = len(text).to_bytes(8, "little") + text
     digest = hashlib.sha256(raw)
     for piece in data:
         digest.update(piece)
     return [raw[:start], digest.hexdigest().encode(), raw[start + DIGITS :], *data]
+
+
+def check_header_size(text: bytes) -> None:
+    """Raise ArtefactError where a header, or a description, is larger than we would read."""
+    if len(text) > LONGEST_HEADER or text.count(b",") >= MOST_ITEMS:
+        raise ArtefactError(
+            f"the header would have {len(text)} bytes and {text.count(b',')} items, the limits are "
+            f"{LONGEST_HEADER} and {MOST_ITEMS}; shorten config and metrics"
+        )
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -165,9 +166,14 @@ def read_tensor(file: BinaryIO, entry: Entry, name: str, path: Path) -> Tensor:
         if not count:
             raise ArtefactError(f"{path} ended while {name} was read; somebody changes it, load it again")
         target = target[count:]
-    if entry.dtype == torch.bool and raw.numel() and int(raw.max()) > 1:
-        raise ArtefactError(f"{name} in {path} is a tensor of booleans with the byte {int(raw.max())}; use 0 and 1")
+    check_booleans(tensor, name, path)
     return tensor
+
+
+def check_booleans(tensor: Tensor, name: str, path: Path) -> None:
+    """Raise ArtefactError where a tensor of booleans has bytes that are none."""
+    if tensor.dtype == torch.bool and tensor.numel() and (largest := int(tensor.view(torch.uint8).max())) > 1:
+        raise ArtefactError(f"{name} in {path} is a tensor of booleans with the byte {largest}; use 0 and 1")
 
 
 def parse_json(text: bytes | str, what: str, most: int = MOST_ITEMS) -> Any:
@@ -214,15 +220,16 @@ def _checked_metadata(metadata: Any, path: Path) -> dict[str, str]:
             f"{path} has the format {shorten(metadata.get('format'))}, an artefact has {FORMAT!r}; "
             "give a file that artefact.save wrote"
         )
-    if metadata.get("version") != VERSION:
+    version = metadata.get("version")
+    if version not in KEYS:
         raise ArtefactError(
-            f"{path} has version {shorten(metadata.get('version'))} of the format, this bayesprune reads {VERSION!r}; "
+            f"{path} has version {shorten(version)} of the format, this bayesprune reads {' and '.join(KEYS)}; "
             "use the bayesprune that wrote it"
         )
-    if metadata.keys() != KEYS:
-        wrong = shorten(sorted(metadata.keys() ^ KEYS))
+    if metadata.keys() != KEYS[version]:
+        wrong = shorten(sorted(metadata.keys() ^ KEYS[version]))
         raise ArtefactError(
-            f"{path} has too many or too few keys in __metadata__: {wrong}; it must have {sorted(KEYS)}"
+            f"{path} has too many or too few keys in __metadata__: {wrong}; it must have {sorted(KEYS[version])}"
         )
     return metadata
 
@@ -248,18 +255,8 @@ def _checked_entry(one: Any, name: str, start: int, path: Path) -> Entry:
     check_path(name, f"a tensor in {path}")
     if not isinstance(one, dict) or one.keys() != {"dtype", "shape", "data_offsets"}:
         raise ArtefactError(f"tensor {name} in {path} is {shorten(one)}; it needs dtype, shape and data_offsets")
-    dtype = DTYPES.get(one["dtype"]) if isinstance(one["dtype"], str) else None
-    if dtype is None:
-        raise ArtefactError(f"tensor {name} in {path} has the dtype {shorten(one['dtype'])}; known are {list(DTYPES)}")
     shape, offsets = one["shape"], one["data_offsets"]
-    if not _natural_numbers(shape) or len(shape) > MOST_DIMENSIONS:
-        raise ArtefactError(
-            f"tensor {name} in {path} has the shape {shorten(shape)}; a shape is at most {MOST_DIMENSIONS} integers, "
-            "none negative"
-        )
-    # Empty dimensions count as one: torch multiplies the others even when there are no elements.
-    if math.prod(max(one, 1) for one in shape) * dtype.itemsize > MOST_ELEMENTS:
-        raise ArtefactError(f"tensor {name} in {path} has the absurd shape {shorten(shape)}; it fits into no memory")
+    dtype = check_kind(one["dtype"], shape, f"tensor {name} in {path}")
     if not _natural_numbers(offsets) or len(offsets) != 2:
         raise ArtefactError(f"tensor {name} in {path} has the data_offsets {shorten(offsets)}; they are [begin, end]")
     needed = math.prod(shape) * dtype.itemsize
@@ -269,6 +266,21 @@ def _checked_entry(one: Any, name: str, start: int, path: Path) -> Entry:
             f"its shape {shorten(shape)} of {one['dtype']} needs {needed}"
         )
     return Entry(dtype, tuple(shape), start + offsets[0], needed)
+
+
+def check_kind(dtype: Any, shape: Any, what: str) -> torch.dtype:
+    """The dtype by its name; ArtefactError where there is no such dtype or shape.  `what` is for the messages."""
+    known = DTYPES.get(dtype) if isinstance(dtype, str) else None
+    if known is None:
+        raise ArtefactError(f"{what} has the dtype {shorten(dtype)}; known are {list(DTYPES)}")
+    if not _natural_numbers(shape) or len(shape) > MOST_DIMENSIONS:
+        raise ArtefactError(
+            f"{what} has the shape {shorten(shape)}; a shape is at most {MOST_DIMENSIONS} integers, none negative"
+        )
+    # Empty dimensions count as one: torch multiplies the others even when there are no elements.
+    if math.prod(max(one, 1) for one in shape) * known.itemsize > MOST_ELEMENTS:
+        raise ArtefactError(f"{what} has the absurd shape {shorten(shape)}; it fits into no memory")
+    return known
 
 
 def _natural_numbers(value: Any) -> bool:
@@ -302,7 +314,7 @@ def _read(file: BinaryIO, count: int, path: Path) -> bytes:
     return content
 
 
-def _plain(tensor: Tensor, name: str) -> Tensor:
+def plain_tensor(tensor: Tensor, name: str) -> Tensor:
     """The tensor on the CPU, row by row, or ArtefactError."""
     if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.is_quantized:
         raise ArtefactError(

@@ -3,11 +3,11 @@
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final, Literal, get_args
 
 import torch
 from torch import Tensor, fx, nn
@@ -15,9 +15,10 @@ from torch import Tensor, fx, nn
 from bayesprune.artefact import container
 from bayesprune.artefact.architecture import MOST_ITEMS, Described, build, check_entry, describe, tensors_of
 from bayesprune.artefact.container import (
+    CLUSTERS,
+    DENSE,
     DTYPE_NAMES,
-    FORMAT,
-    VERSION,
+    PACKED,
     Entry,
     Header,
     open_file,
@@ -26,22 +27,40 @@ from bayesprune.artefact.container import (
     read_header,
     read_tensor,
 )
-from bayesprune.artefact.errors import ArtefactError, ArtefactWarning, UnlistedError
+from bayesprune.artefact.errors import ArtefactError, ArtefactWarning, TooSparseError, UnlistedError
 from bayesprune.artefact.names import check_path, shorten
+from bayesprune.artefact.packed import (
+    ROUNDED,
+    Content,
+    as_integers,
+    pack_network,
+    read_content,
+    share_of_zeros,
+    unpack_tensors,
+)
 from bayesprune.provenance import versions
-from bayesprune.runs.atomic import write_atomically
+from bayesprune.runs.atomic import Buffer, write_atomically
 from bayesprune.runs.errors import RunError
 from bayesprune.runs.plain_json import to_json
+from bayesprune.storage import Integers
 
 SUFFIX = ".safetensors"
+Storage = Literal["auto", "dense", "clusters"]
+STORAGES: Final[tuple[Storage, ...]] = get_args(Storage)
+VALUES: Final = tuple(ROUNDED)
+ZEROS = 0.1  # the share of the weights from which on `auto` packs them
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What a tensor in the file is; `dtype` is safetensors' name of it, such as F32."""
+    """What a tensor in the file is; dtypes by safetensors' names of them, such as F32.
+
+    values: the dtype to which its values were rounded, None where they are as they were.
+    """
 
     shape: tuple[int, ...]
     dtype: str
+    values: str | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,7 @@ class Artefact:
         tensors: those in the file, by name.
         tied: other names of tensors in the file.
         size: bytes of the file.
+        storage: "dense", or "clusters" where the tensors are packed.
     """
 
     path: Path
@@ -71,6 +91,31 @@ class Artefact:
     tensors: dict[str, TensorInfo] = field(repr=False)
     tied: dict[str, str]
     size: int
+    storage: str
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """An open file whose description is checked.  packed: None in a file of dense tensors."""
+
+    file: BinaryIO
+    header: Header
+    packed: Content | None
+    artefact: Artefact
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        return self.packed.entries if self.packed else self.header.entries
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a file says about its network, see `save`."""
+
+    example_shape: Sequence[Any] | None
+    config: Mapping[str, Any] | None
+    metrics: Mapping[str, Any] | None
+    classes: Sequence[str] | None
 
 
 def save(
@@ -81,6 +126,8 @@ def save(
     config: Mapping[str, Any] | None = None,
     metrics: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
+    storage: Storage = "auto",
+    values: str | None = None,
 ) -> None:
     """Write `network` to the file `path`: there is the old file or the complete new one, at any moment.
 
@@ -94,6 +141,11 @@ def save(
         config: how the network was made, in JSON's types.
         metrics: what was measured, in JSON's types; NaN and infinity become null.
         classes: the names of the classes.
+        storage: "clusters" packs the weights: live ones in rectangles, the others by their gaps, exactly; "dense"
+            writes tensors that every reader of safetensors understands; "auto" packs where a tenth of the weights are
+            zero.
+        values: "float16" or "bfloat16" rounds the weights in the file, which makes it smaller and is not exact; they
+            are loaded in the dtype they had.  Not with dense storage.
 
     Raises:
         ArtefactError: the network or the metadata cannot be stored; nothing was written.
@@ -102,8 +154,41 @@ def save(
     path = Path(path)
     if path.suffix != SUFFIX:
         raise ArtefactError(f"{path} must end in {SUFFIX}, so that other programs recognise it; rename it")
+    metadata = Metadata(example_shape, config, metrics, classes)
+    content, note = _content(network, metadata, path, storage, values)
+    write_atomically(path, content)
+    if note:
+        warnings.warn(
+            f"{path} holds the weights only, without the architecture: {note}; to load it, give "
+            "artefact.load an instance of the network's class",
+            ArtefactWarning,
+            stacklevel=2,
+        )
+
+
+def size(
+    network: nn.Module,
+    *,
+    example_shape: Sequence[Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
+    storage: Storage = "auto",
+    values: str | None = None,
+) -> int:
+    """The bytes of the file that `save` would write."""
+    metadata = Metadata(example_shape, config, metrics, classes)
+    content, _ = _content(network, metadata, Path(f"network{SUFFIX}"), storage, values)
+    return sum(memoryview(piece).nbytes for piece in content)
+
+
+def _content(
+    network: nn.Module, metadata: Metadata, path: Path, storage: Storage, values: str | None
+) -> tuple[list[Buffer], str]:
+    """The content of the file, in pieces, and why it has no architecture, where it has none."""
+    _check_storage(storage, values)
     try:
-        described = describe(network, _inputs(network, example_shape))
+        described = describe(network, _inputs(network, metadata.example_shape))
         stored, tied = _without_ties(described.tensors)
         build(described.architecture, _entries_to_be(described))
         architecture, note = _architecture_text(described), ""
@@ -112,27 +197,20 @@ def save(
         architecture = "null"
         _check_no_extra_state(network)
         stored, tied = _without_ties(tensors_of(network))
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "checksum": "",
+    description = {
         "architecture": architecture,
         "note": note,
         "tied": json.dumps(tied),
-        "config": _json(config, path, exact=True),
-        "metrics": _json(metrics, path, exact=False),
-        "classes": _json_list(classes, "classes"),
-        "example_shape": _json_list(example_shape, "example_shape"),
+        "config": _json(metadata.config, path, exact=True),
+        "metrics": _json(metadata.metrics, path, exact=False),
+        "classes": _json_list(metadata.classes, "classes"),
+        "example_shape": _json_list(metadata.example_shape, "example_shape"),
         "versions": json.dumps(versions()),
     }
-    write_atomically(path, pack(metadata, stored))
-    if note:
-        warnings.warn(
-            f"{path} holds the weights only, without the architecture: {note}; to load it, give "
-            "artefact.load an instance of the network's class",
-            ArtefactWarning,
-            stacklevel=2,
-        )
+    packed = _packed(description, stored, storage, values)
+    if packed is None:
+        return pack(DENSE, description, stored), note
+    return pack(CLUSTERS, {}, {PACKED: packed}), note
 
 
 def load(
@@ -145,20 +223,21 @@ def load(
 
     Loading runs no code from the file: every operation and module is looked up in a closed list, every name is
     checked, and everything, the checksum of the whole file included, is checked before the first tensor is made.  It
-    allocates no more than the tensors in the file and a constant.  Not promised: that a network from a stranger, who
-    can compute checksums as well, computes something sensible or little when it is called.
+    allocates no more than the tensors in the file and a constant; packed ones may be 1000 times as large as the file,
+    and 16 MiB, but no more, and take a few bytes per element while they are unpacked.  Not promised: that a network
+    from a stranger, who can compute checksums as well, computes something sensible or little when it is called.
 
     Raises:
         ArtefactError: the file is not an artefact, is damaged, or does not fit `network`.
     """
     path = Path(path)
     with open_file(path) as file:
-        header = read_header(file, path)
-        artefact = _interpret(header)
-        names = {name: name for name in header.entries} | artefact.tied
-        entries = {name: header.entries[stored] for name, stored in names.items()}
+        opened = _open(file, path)
+        artefact = opened.artefact
+        names = {name: name for name in opened.entries} | artefact.tied
+        entries = {name: opened.entries[stored] for name, stored in names.items()}
         if network is not None:
-            return _load_into(network, file, artefact, names, entries).to(device).eval()
+            return _load_into(network, opened, names, entries).to(device).eval()
         if artefact.architecture is None:
             raise ArtefactError(
                 f"{path} holds the weights only ({shorten(artefact.note)}); give load an instance of the network's "
@@ -166,7 +245,7 @@ def load(
             )
         built = build(artefact.architecture, entries)
         _check_ties(built, artefact.tied)
-        _fill(built, file, artefact, header.entries, torch.device(device))
+        _fill(built, opened, torch.device(device))
         return built.eval()
 
 
@@ -174,7 +253,60 @@ def read(path: str | os.PathLike[str]) -> Artefact:
     """What the file `path` holds, its checksum verified, without making its tensors."""
     path = Path(path)
     with open_file(path) as file:
-        return _interpret(read_header(file, path))
+        return _open(file, path).artefact
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Integers]:
+    """The bits of the tensors in the file `path`, tied ones once; rounded values in the dtype they were rounded to."""
+    path = Path(path)
+    with open_file(path) as file:
+        opened = _open(file, path)
+        values = {name: one.values for name, one in opened.entries.items()}
+        return {name: as_integers(one.to(values[name] or one.dtype)) for name, one in read_tensors(opened)}
+
+
+def read_tensors(opened: _Opened) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the file with its name, one after the other."""
+    if opened.packed is not None:
+        yield from unpack_tensors(opened.packed, opened.header.path)
+        return
+    for name, entry in opened.header.entries.items():
+        yield name, read_tensor(opened.file, entry, name, opened.header.path)
+
+
+def _open(file: BinaryIO, path: Path) -> _Opened:
+    header = read_header(file, path)
+    packed = read_content(file, header) if header.metadata["version"] == CLUSTERS else None
+    description, entries = (
+        (packed.description, packed.entries) if packed is not None else (header.metadata, header.entries)
+    )
+    return _Opened(file, header, packed, _interpret(description, entries, header))
+
+
+def _check_storage(storage: str, values: str | None) -> None:
+    if storage not in STORAGES:
+        raise ArtefactError(f"storage must be one of {', '.join(STORAGES)}, got {shorten(storage)}")
+    if values is not None and values not in ROUNDED:
+        raise ArtefactError(f"values must be None or one of {', '.join(ROUNDED)}, got {shorten(values)}")
+    if values is not None and storage == "dense":
+        raise ArtefactError(f"dense storage keeps the weights as they are; for {values} use storage='clusters'")
+
+
+def _packed(
+    description: Mapping[str, str], tensors: Mapping[str, Tensor], storage: Storage, values: str | None
+) -> Tensor | None:
+    """The packed network, or None where the tensors are to be dense."""
+    if storage == "dense":
+        return None
+    free_to_choose = storage == "auto" and values is None
+    if free_to_choose and share_of_zeros(tensors) < ZEROS:
+        return None
+    try:
+        return pack_network(description, tensors, values)
+    except TooSparseError:
+        if free_to_choose:
+            return None
+        raise
 
 
 def _inputs(network: nn.Module, example_shape: Sequence[Any] | None) -> int:
@@ -242,12 +374,12 @@ def _json_list(content: Sequence[Any] | None, what: str) -> str:
         raise ArtefactError(f"{what} cannot be stored: {error}; use plain numbers, texts and lists") from error
 
 
-def _interpret(header: Header) -> Artefact:
-    """The texts of the metadata, parsed; the architecture is checked when the network is built."""
+def _interpret(description: Mapping[str, str], entries: Mapping[str, Entry], header: Header) -> Artefact:
+    """The texts of the description, parsed; the architecture is checked when the network is built."""
 
     def parse(key: str, kind: type, optional: bool = True) -> Any:
         most = MOST_ITEMS if key == "architecture" else container.MOST_ITEMS
-        content = parse_json(header.metadata[key], f"{key} in {header.path}", most)
+        content = parse_json(description[key], f"{key} in {header.path}", most)
         if not (isinstance(content, kind) or (optional and content is None)):
             raise ArtefactError(f"{key} in {header.path} is {shorten(content)}; it must be a {kind.__name__}")
         return content
@@ -260,16 +392,21 @@ def _interpret(header: Header) -> Artefact:
     return Artefact(
         path=header.path,
         architecture=parse("architecture", dict),
-        note=header.metadata["note"],
+        note=description["note"],
         config=parse("config", dict),
         metrics=parse("metrics", dict),
         classes=classes,
         example_shape=parse("example_shape", list),
         versions=written_by,
-        tensors={name: TensorInfo(one.shape, DTYPE_NAMES[one.dtype]) for name, one in header.entries.items()},
-        tied=_checked_ties(parse("tied", dict, optional=False), header.entries),
+        tensors={name: _tensor_info(one) for name, one in entries.items()},
+        tied=_checked_ties(parse("tied", dict, optional=False), entries),
         size=header.file_size,
+        storage="clusters" if header.metadata["version"] == CLUSTERS else "dense",
     )
+
+
+def _tensor_info(entry: Entry) -> TensorInfo:
+    return TensorInfo(entry.shape, DTYPE_NAMES[entry.dtype], DTYPE_NAMES[entry.values] if entry.values else None)
 
 
 def _checked_ties(tied: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, str]:
@@ -288,20 +425,18 @@ def _check_ties(network: nn.Module, tied: Mapping[str, str]) -> None:
             raise ArtefactError(f"{name} is tied to {stored}, but they are not both parameters, or both frozen")
 
 
-def _fill(
-    network: fx.GraphModule, file: BinaryIO, artefact: Artefact, entries: Mapping[str, Entry], device: torch.device
-) -> None:
+def _fill(network: fx.GraphModule, opened: _Opened, device: torch.device) -> None:
     """Put the tensors of the file into the places of those on the meta device."""
+    artefact = opened.artefact
     assert artefact.architecture is not None
     layouts = artefact.architecture["layouts"]
     places = tensors_of(network)
-    aliases: dict[str, list[str]] = {name: [name] for name in entries}
+    aliases: dict[str, list[str]] = {name: [name] for name in opened.entries}
     for name, stored in artefact.tied.items():
         aliases[stored].append(name)
-    for stored, entry in entries.items():
-        tensor = read_tensor(file, entry, stored, artefact.path)
+    for stored, tensor in read_tensors(opened):
         if stored in layouts:
-            tensor = torch.empty_permuted(entry.shape, layouts[stored], dtype=entry.dtype).copy_(tensor)
+            tensor = torch.empty_permuted(tensor.shape, layouts[stored], dtype=tensor.dtype).copy_(tensor)
         tensor = tensor.to(device)
         if isinstance(places[stored], nn.Parameter):
             tensor = nn.Parameter(tensor, requires_grad=places[stored].requires_grad)
@@ -311,9 +446,10 @@ def _fill(
 
 
 def _load_into(
-    network: nn.Module, file: BinaryIO, artefact: Artefact, names: Mapping[str, str], entries: Mapping[str, Entry]
+    network: nn.Module, opened: _Opened, names: Mapping[str, str], entries: Mapping[str, Entry]
 ) -> nn.Module:
     """Copy the tensors of the file into the user's network."""
+    artefact = opened.artefact
     tensors = tensors_of(network)
     needed = set(network.state_dict(keep_vars=True)) & tensors.keys()
     if missing := sorted(needed - names.keys()):
@@ -336,6 +472,8 @@ def _load_into(
         if names[first] != names[name]:
             raise ArtefactError(f"{name} and {first} are one tensor in the network, but two in {artefact.path}")
     with torch.no_grad():
-        for name in shared:
-            tensors[name].copy_(read_tensor(file, entries[name], names[name], artefact.path))
+        for stored, tensor in read_tensors(opened):
+            for name in shared:
+                if names[name] == stored:
+                    tensors[name].copy_(tensor)
     return network

@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from bayesprune import data, models
+from bayesprune.artefact import STORAGES
 from bayesprune.cli.finishing import finish
 from bayesprune.cli.networks import device_by_name, network_of_plan
 from bayesprune.cli.words import in_words
@@ -65,6 +66,9 @@ def compress(
             help="Keep dead units until widths are multiples of 8 or 16, if that measures faster on this machine.",
         ),
     ] = False,
+    storage: Annotated[
+        str, typer.Option(help="Weights in the file: clusters (packed), dense (for any reader), or auto.")
+    ] = "auto",
     no_bench: Annotated[
         bool, typer.Option("--no-bench", help="Do not measure the speed at the end, which takes some seconds.")
     ] = False,
@@ -88,7 +92,7 @@ def compress(
     world = join_world(place)
     try:
         folder = resume or _plan(
-            *(model, data_set, config, preset, setting, weights, name, runs, data_dir, round_widths, world),
+            *(model, data_set, config, preset, setting, weights, name, runs, data_dir, round_widths, storage, world),
             given={
                 "max_accuracy_drop": max_accuracy_drop,
                 "target_macs": target_macs,
@@ -112,10 +116,13 @@ def _plan(
     runs: Path,
     data_dir: Path | None,
     round_widths: bool,
+    storage: str,
     world: World,
     given: dict[str, Any],
 ) -> Path:
     """Check what was asked for and make its run folder; the other processes learn its name."""
+    if storage not in STORAGES:
+        raise typer.BadParameter(f"{storage!r} is not one of {', '.join(STORAGES)}", param_hint="--storage")
     resolved = resolve(config, preset, setting)
     resolved |= {k: v for k, v in given.items() if v is not None}
     chosen_model = model or resolved.pop("model", None) or "lenet5"
@@ -146,6 +153,7 @@ def _plan(
         "weights": str(weights.resolve()) if weights else None,
         "settings": settings.as_dict(),
         "round_widths": round_widths,
+        "storage": storage,
     }
     network_of_plan(plan, loaded)
 

@@ -69,24 +69,22 @@ def _rounded(data_of_run: DataSet, result: Compression) -> Compression:
 def _write_network(run: RunFolder, plan: dict[str, Any], data_of_run: DataSet, result: Compression) -> dict[str, int]:
     """Write the smaller network and read it back; returns its size, and that of the dense network in such a file."""
     path = run.path / NETWORK
+    described: dict[str, Any] = {
+        "example_shape": data_of_run.input_shape,
+        "config": plan,
+        "metrics": {key: value for key, value in result.summary.items() if key not in NOT_IN_THE_FILE},
+        "classes": data_of_run.classes,
+    }
     with continuing(path, run.path):
         remove_temporary_files(path)
-        artefact.save(
-            path,
-            result.shrunk,
-            example_shape=data_of_run.input_shape,
-            config=plan,
-            metrics={key: value for key, value in result.summary.items() if key not in NOT_IN_THE_FILE},
-            classes=data_of_run.classes,
-        )
+        artefact.save(path, result.shrunk, storage=plan.get("storage", "auto"), **described)
         try:
             _check(path, result.shrunk, data_of_run)
         except RunError:
             path.unlink()
             raise
         size = path.stat().st_size
-    # The header would be about the same.
-    return {"bytes": size, "bytes_dense": size - _tensor_bytes(result.shrunk) + _tensor_bytes(result.network)}
+    return {"bytes": size, "bytes_dense": artefact.size(result.network, storage="dense", **described)}
 
 
 def _check(path: Path, network: nn.Module, data_of_run: DataSet) -> None:
@@ -116,7 +114,3 @@ def _latency(run: RunFolder, plan: dict[str, Any], data_of_run: DataSet, shrunk:
         seconds=SECONDS,
     )
     return latency.as_dict(samples=False)
-
-
-def _tensor_bytes(network: nn.Module) -> int:
-    return sum(one.nbytes for one in (*network.parameters(), *network.buffers()))

@@ -29,7 +29,6 @@ from bayesprune.turbo.training import evaluate
 EPOCHS = ("warmup_epochs", "prune_epochs", "finetune_epochs")
 
 
-
 class RunByDefault(typer.core.TyperGroup):
     """Options without a command are those of `run`."""
 

@@ -15,7 +15,7 @@ class ExportReport:
 
     Args:
         path: the file.
-        format: onnx, torch-export or safetensors.
+        format: onnx, torch-export, safetensors or clusters.
         bytes: its size.
         max_abs: largest difference between an output of the file and of the network.
         max_rel: that difference over the largest output.

@@ -87,9 +87,14 @@ def times_covered(rectangles: Rectangles, shape: tuple[int, int]) -> NDArray[np.
     return corners.cumsum(0).cumsum(1)[:-1, :-1]
 
 
-def greedy(live: Cells, smallest: tuple[int, int]) -> Rectangles:
-    """Again and again the first rectangle, in the order above, of what is still free; (n, 4), in that order."""
+def greedy(live: Cells, smallest: tuple[int, int], *, most: int | None = None) -> Rectangles:
+    """Again and again the first rectangle, in the order above, of what is still free; (n, 4), in that order.
+
+    most: with more maximal rectangles than this there are none at all, for choosing among them takes long.
+    """
     candidates = maximal(live, smallest)
+    if most is not None and len(candidates) > most:
+        return candidates[:0]
     if not len(candidates):
         return candidates
     alone = _alone(candidates, live.shape)

@@ -1,0 +1,5 @@
+"""The exception of the storage package."""
+
+
+class StorageError(ValueError):
+    """Bytes are not what `pack` writes; the message says why."""
