@@ -33,7 +33,6 @@ SIZES = {
     "group-norm": (0.45, 0.4),
 }
 STRONG = {
-    "l1": {"strength": 2.0},
     "group-variational-dropout": {"strength": 3.0},
     "snip": {"target_nonzero": 0.3},
     "group-norm": {"target_macs": 0.4},
@@ -251,6 +250,8 @@ def test_a_recorder_hears_everything_and_can_stop():
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0, got 0.0; try 0.003"),
         ({"strength": -1.0}, "strength must be at least 0"),
+        ({"l1_threshold": -0.1}, "l1_threshold must be at least 0, got -0.1; try 0.01"),
+        ({"macs_spread": 0.5}, "macs_spread must be at least 1"),
         ({"strength_ramp": (0.5, 0.2)}, "two growing fractions"),
         ({"target_macs": 1.0}, "target_macs must be a fraction between 0 and 1"),
         ({"score": "best"}, "score must be one of magnitude, normalised, lamp"),
@@ -309,7 +310,7 @@ def test_the_strength_grows_along_its_ramp():
     assert [run.ramped_strength(done) for done in (0, 0.2, 0.4, 0.6, 0.9)] == pytest.approx([0, 0, 1, 2, 2])
     at_once = a_run("l1", strength=2.0, strength_ramp=(0.5, 0.5))
     assert [at_once.ramped_strength(done) for done in (0, 0.4, 0.5)] == [0, 0, 2]
-    assert a_run("l1").strength == baselines.STRENGTHS["l1"]
+    assert a_run("l1", strength=None).strength == baselines.STRENGTHS["l1"]
 
 
 @pytest.mark.gpu

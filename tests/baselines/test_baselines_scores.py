@@ -12,7 +12,7 @@ from torch import nn
 
 from bayesprune.baselines import group_norm, l1, magnitude, polarization, snip
 from bayesprune.baselines.scoring import top
-from bayesprune.structure import live_units, macs, trace
+from bayesprune.structure import close, live_units, macs, trace, unit_costs
 
 # ------------------------------------------------------------------------------------------------ top, snip
 
@@ -39,7 +39,7 @@ def test_top_keeps_a_weight_in_every_layer_and_the_number_with_ties():
 def test_snip_scores_are_the_slopes_of_connection_scales():
     """Finite differences of the loss as one connection c w goes away from c = 1."""
     data = in_float64(digits())
-    run = a_run("snip", small_mlp(widths=(5, 4)).double(), data)
+    run = a_run("snip", small_mlp(widths=(5, 4)).double(), data, snip_batches=1)
     twin = copy.deepcopy(run)
     scores = snip.sensitivities(run)
     batches = iter(snip.Batches(data.train, 64, twin.generator, drop_last=True))
@@ -91,6 +91,22 @@ def test_lamp_of_a_dead_layer_is_zero_and_of_its_largest_weight_one():
     assert scores.tolist() == pytest.approx([1 / 5, 1, 0, 0.25 / 5.25])
 
 
+def test_weights_on_no_path_leave_their_places_to_others():
+    """fc1 -> fc2: a neuron that nothing reads takes no weight, and the number is still exact."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    structure = trace(network, torch.zeros(2, 3))
+    scores = {"0": torch.full((4, 3), 0.1), "2": torch.full((2, 4), 0.1)}
+    scores["0"][0] = 5.0  # the best inputs, of a neuron
+    scores["2"][:, 0] = 0.01  # whose outputs are the worst
+    scores["2"][:, 1] = 4.0
+    plain, connected = top(scores, 0.25), magnitude.top_connected(structure, scores, 0.25)
+    assert int(sum(m.sum() for m in plain.values())) == 5
+    assert int(sum(m.sum() for m in close(structure, plain).values())) == 0
+    assert not connected["0"][0].any()
+    assert int(sum(m.sum() for m in connected.values())) == 5
+    assert all(torch.equal(close(structure, connected)[n], connected[n]) for n in connected)
+
+
 def test_the_cubic_schedule():
     assert magnitude.kept_share(0, 0.1) == 1
     assert magnitude.kept_share(0.5, 0.1) == pytest.approx(0.1 + 0.9 / 8)
@@ -136,6 +152,16 @@ def test_the_l1_step_minimises_its_objective(by):
     assert (found[weights.abs() <= by] == 0).all()
 
 
+@pytest.mark.parametrize("threshold", [0.0, 0.05])
+def test_l1_keeps_what_is_above_its_threshold(threshold):
+    run = a_run("l1", strength=0.1, normalise=False, l1_threshold=threshold, prune_epochs=2)
+    masks = l1.prune(run)
+    for name, weight in run.weights().items():
+        assert torch.equal(masks[name], weight.abs() > threshold)
+        assert masks[name].any()
+        assert (weight == 0).any()
+
+
 # ------------------------------------------------------------------------------------------------ polarization
 
 
@@ -156,6 +182,24 @@ def test_the_polarization_penalty_and_its_gradient():
         step[i] = 1e-6
         difference = by_hand([scales[0] + step, scales[1]]) - by_hand([scales[0] - step, scales[1]])
         assert float(slope[i]) == pytest.approx(difference / 2e-6, abs=1e-6)
+
+
+def test_dear_channels_are_penalised_more():
+    run = a_run("polarization", lenet())
+    names = ["conv1", "conv2", "fc1"]
+    factors = polarization.cost_factors(run.structure, names, 20.0)
+    units = torch.cat([layer.out_units for layer in run.structure.layers if layer.name in names])
+    costs = unit_costs(run.structure, 1.0)[units]
+    assert factors.min() == pytest.approx(1)
+    assert factors.max() == pytest.approx(20)
+    slope = math.log(20) / math.log(float(costs.max() / costs.min()))
+    assert torch.allclose(factors.double(), (costs / costs.min()) ** slope, rtol=1e-5)
+    assert (polarization.cost_factors(run.structure, names, 1.0) == 1).all()
+    assert (polarization.cost_factors(run.structure, ["fc1"], 20.0) == 1).all()
+    scales = [torch.rand(6), torch.rand(16), torch.rand(120)]
+    joint = torch.cat(scales)
+    by_hand = sum(float(f * (1.3 * g - abs(g - joint.mean()))) for f, g in zip(factors, joint, strict=True))
+    assert float(polarization.polarization(scales, 1.3, factors)) == pytest.approx(by_hand, rel=1e-4)
 
 
 def test_polarization_pulls_small_scales_down_and_large_ones_up():
@@ -287,6 +331,21 @@ def test_the_macs_target_is_met_within_one_unit(make, target):
     alive[last] = False
     for layer in run.structure.layers:
         assert alive[layer.out_units].any()
+
+
+def test_what_is_left_of_the_budget_is_given_back():
+    """A dear channel goes last; a neuron that went before it comes back, one that is empty does not."""
+    run = a_run("group-norm", lenet())
+    layers = {layer.name: layer.out_units for layer in run.structure.layers}
+    importance = torch.full((run.structure.unit_count,), 9.0, dtype=torch.float64)
+    importance[layers["fc1"][0]], importance[layers["fc1"][1]], importance[layers["conv1"][0]] = 0.0, 1.0, 2.0
+    alive = torch.ones_like(run.structure.removable)
+    alive[[int(layers["fc1"][0]), int(layers["fc1"][1])]] = False
+    target = (macs(run.structure, alive) - 1) / macs(run.structure)
+    found = group_norm.live_at(run.structure, importance, target)
+    assert found[layers["fc1"]][:2].tolist() == [False, True]
+    assert int((~found).sum()) == 2
+    assert not found[layers["conv1"][0]]
 
 
 def test_no_layer_goes_whatever_the_target():

@@ -17,6 +17,7 @@ from bayesprune.latency.reasons import Empty, overhead_ms, reason
 from bayesprune.latency.report import UNSURE, Comparison
 from bayesprune.latency.statistics import ratio_of_medians, summarise
 from bayesprune.latency.work import Work, count_work
+from bayesprune.runtime import native
 
 EAGER = Kind("eager", "contiguous")
 PLAIN = {"runtimes": ("eager",), "layouts": ("contiguous",), "threads": 1}
@@ -291,3 +292,17 @@ def test_on_cuda_a_graph_is_the_fastest_way_for_a_deep_narrow_network() -> None:
     assert latency.settings["tf32"] is False
     assert "gpu" in latency.hardware
     assert torch.backends.cudnn.conv.fp32_precision == before
+
+
+@pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
+def test_the_native_engine_is_timed_beside_torch():
+    """Right answers are timed; a network that the engine cannot run is a row that says what is missing."""
+    able = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+    unable = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Sigmoid(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+    options = {"batches": (20,), "runtimes": ("eager", "native"), "threads": 1, "seconds": 0.02, "repeats": 3}
+    latency = measure({"able": able, "unable": unable}, torch.zeros(1, 1, 8, 8), **options)
+    found = {row.network: row for row in latency.rows if row.kind.runtime == "native"}
+    assert found["able"].error is None
+    assert found["able"].median > 0
+    assert "Sigmoid" in found["unable"].error
+    assert str(found["able"].kind) == "native"

@@ -12,6 +12,7 @@ from bayesprune.baselines.running import Masks, Run
 from bayesprune.structure import Structure, macs, to_weights, unit_sums
 
 SPREAD = 2.0**4  # the least important unit of a layer is pulled this much more than the most important
+GIVE_BACK = 64  # units to look at for what is left of the budget
 SPARSE_SHARE = 0.5  # of the pruning epochs for sparse training, before units go
 
 
@@ -56,7 +57,8 @@ def pulls(structure: Structure, importance: Tensor) -> Tensor:
 def live_at(structure: Structure, importance: Tensor, target: float) -> Tensor:
     """The units that stay, (unit_count,) bool, when the least important go until at most `target` of the MACs is left.
 
-    The most important unit of every layer always stays, so a small target may be out of reach.
+    The most important unit of every layer always stays, so a small target may be out of reach.  Where a dear unit was
+    the last to go, cheaper ones that went before it come back as far as the target allows, the most important first.
     """
     family = siblings(structure)
     may_go = structure.removable & (family >= 0)
@@ -79,7 +81,12 @@ def live_at(structure: Structure, importance: Tensor, target: float) -> Tensor:
             many = middle
         else:
             few = middle + 1
-    return alive(few)
+    result = alive(few)
+    for unit in order[max(0, few - GIVE_BACK) : few].flip(0):
+        result[unit] = bool(importance[unit] > 0)  # what earlier cuts have emptied stays dead
+        if macs(structure, result) > allowed:
+            result[unit] = False
+    return result
 
 
 def prune(run: Run) -> Masks:

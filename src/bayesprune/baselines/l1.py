@@ -12,7 +12,7 @@ def shrink_(weight: Tensor, by: Tensor) -> None:
 
 
 def prune(run: Run) -> Masks:
-    """Train under the penalty; what is zero at the end stays zero.
+    """Train under the penalty; what is zero at the end, or as small as noise (`l1_threshold`), stays zero.
 
     The step is learning rate * strength * |w|, where |w| of a layer is measured by its root mean square at the
     beginning if `normalise` is on: one strength then means the same in every layer.
@@ -33,7 +33,7 @@ def prune(run: Run) -> Masks:
             shrink_(weight, steps[name])
 
     def masks() -> Masks:
-        return {name: weight != 0 for name, weight in weights.items()}
+        return {name: weight.abs() > run.settings.l1_threshold for name, weight in weights.items()}
 
     run.train("prune", run.settings.prune_epochs, after=after, on_epoch=on_epoch, current=masks)
     return masks()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from bayesprune.baselines.running import Masks, Run
 from bayesprune.baselines.swapping import Prunable, Swapped, Wrapper, along
 from bayesprune.priors import prunable_weights
+from bayesprune.structure import Structure, unit_costs
 
 FIRST_SCALE, LARGEST_SCALE = 0.5, 1.0
 BINS = 100
@@ -15,13 +16,27 @@ FALLBACK = 0.01  # threshold where the histogram has no valley
 LARGEST_THRESHOLD = 0.2  # a valley above it does not separate zeros from the rest
 
 
-def polarization(scales: Sequence[Tensor], t: float) -> Tensor:
+def polarization(scales: Sequence[Tensor], t: float, factors: Tensor | None = None) -> Tensor:
     """t |g|_1 - |g - mean g|_1, eq. (2) there, over the scales (channels,) of all layers; a scalar.
 
-    The mean is over all scales, and the gradient goes through it.
+    The mean is over all scales, and the gradient goes through it.  factors: of the scales' terms, all layers in a row.
     """
     joint = torch.cat(list(scales))
-    return t * joint.abs().sum() - (joint - joint.mean()).abs().sum()
+    terms = t * joint.abs() - (joint - joint.mean()).abs()
+    return terms.sum() if factors is None else (factors * terms).sum()
+
+
+def cost_factors(structure: Structure, names: Sequence[str], spread: float) -> Tensor:
+    """How much stronger the scales of layers are penalised because of their MACs, all layers in a row.
+
+    As the authors' option to weight layers by their operations: 1 for the cheapest channel, `spread` for the dearest,
+    and between them straight in the logarithm.  Otherwise many cheap neurons outvote a few dear channels.
+    """
+    units = {layer.name: layer.out_units for layer in structure.layers}
+    costs = unit_costs(structure, 1.0)
+    logs = torch.cat([costs[units[name]] for name in names]).clamp_min(torch.finfo(costs.dtype).tiny).log()
+    width = (logs.max() - logs.min()).clamp_min(torch.finfo(logs.dtype).tiny)
+    return (spread ** ((logs - logs.min()) / width)).float()
 
 
 def threshold(scales: Tensor) -> float:
@@ -113,6 +128,7 @@ def prune(run: Run) -> Masks:
     if not scales:
         raise ValueError(f"{type(run.model).__name__} has no hidden layer to scale; polarization cannot prune it")
     strength = torch.zeros((), device=run.device)
+    factors = cost_factors(run.structure, list(scales), run.settings.macs_spread)
     in_place = [scale.detach() for scale in scales.values()]
 
     def on_epoch(done: float, _: float) -> None:
@@ -128,7 +144,7 @@ def prune(run: Run) -> Masks:
         "prune",
         run.settings.prune_epochs,
         network=swapped.network,
-        penalty=lambda: strength * polarization(list(scales.values()), run.settings.polarization_t),
+        penalty=lambda: strength * polarization(list(scales.values()), run.settings.polarization_t, factors),
         after=lambda: _clamp(in_place),
         on_epoch=on_epoch,
         current=masks,

@@ -31,9 +31,11 @@ class BaselineSettings(PlainSettings):
     log-variances over that of weights with adam, and the root of that with sgd.
     Group variational dropout: `scale_prior`, `largest_deviation` of a weight of the first layer, and
     `element_sparsity`, which prunes single weights by log alpha, too.
-    Polarization: `polarization_t` is t of Zhuang (2020).
+    Polarization: `polarization_t` is t of Zhuang (2020), `macs_spread` how much stronger the channel with the most MACs
+    is penalised than the one with the fewest.
     Magnitude: `score`, and whether the share grows by the cubic schedule (`gradual`) or at once, before pruning epochs.
-    l1: `normalise` measures every layer's weights by their root mean square when pruning begins.
+    l1: `normalise` measures every layer's weights by their root mean square when pruning begins; weights up to
+    `l1_threshold` die.
     snip: `snip_batches` to average the gradient over.  group-norm: `pruning_steps` on the way to the target.
     """
 
@@ -58,9 +60,11 @@ class BaselineSettings(PlainSettings):
     largest_deviation: float = 0.2
     element_sparsity: bool = False
     polarization_t: float = 1.2
+    macs_spread: float = 1.0
     score: Literal["magnitude", "normalised", "lamp"] = "lamp"
     gradual: bool = True
     normalise: bool = True
+    l1_threshold: float = 0.0
     snip_batches: int = 1
     pruning_steps: int = 5
 
@@ -77,6 +81,10 @@ class BaselineSettings(PlainSettings):
                 raise SettingsError(f"{name} must be above 0, got {getattr(self, name)}; try {usual:g}")
         if self.strength is not None and self.strength < 0:
             raise SettingsError(f"strength must be at least 0, got {self.strength}; None takes the method's own")
+        if self.l1_threshold < 0:
+            raise SettingsError(f"l1_threshold must be at least 0, got {self.l1_threshold}; try 0.01")
+        if self.macs_spread < 1:
+            raise SettingsError(f"macs_spread must be at least 1, which penalises all alike, got {self.macs_spread}")
         begin, end = self.strength_ramp
         if not 0 <= begin <= end <= 1:
             raise SettingsError(f"strength_ramp must be two growing fractions, such as (0, 0.3), got {begin, end}")

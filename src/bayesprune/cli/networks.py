@@ -12,6 +12,7 @@ from torch import nn
 
 from bayesprune import data, models
 from bayesprune.runs import RunError
+from bayesprune.runtime import native
 
 
 def device_by_name(wanted: str) -> torch.device:
@@ -51,4 +52,5 @@ def runtimes_of(device: torch.device) -> tuple[str, ...]:
     if device.type == "cuda":
         return ("eager", "cuda_graph")
     packages = ("onnx", "onnxscript", "onnxruntime")
-    return ("eager", "onnx") if all(importlib.util.find_spec(one) for one in packages) else ("eager",)
+    with_onnx = all(importlib.util.find_spec(one) for one in packages)
+    return ("eager", *(("onnx",) if with_onnx else ()), *(("native",) if native.library() is not None else ()))

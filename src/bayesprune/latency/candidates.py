@@ -1,4 +1,4 @@
-"""The ways to run a network that are compared: by eager PyTorch, compiled, in ONNX Runtime, as a CUDA graph."""
+"""The ways to run a network: by eager PyTorch, compiled, in ONNX Runtime, in the native engine, as a CUDA graph."""
 
 import copy
 import itertools
@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from bayesprune.export.checking import random_inputs, ready
 from bayesprune.export.onnx_file import onnx_bytes, open_session, run_session
 from bayesprune.export.quiet import quiet
+from bayesprune.runtime import fastest_native
 
-RUNTIMES = ("eager", "compile", "onnx", "cuda_graph")
+RUNTIMES = ("eager", "compile", "onnx", "native", "cuda_graph")
+ON_CPU, ON_CUDA = frozenset(("onnx", "native")), frozenset(("cuda_graph",))  # the others run everywhere
+OWN_LAYOUT = ON_CPU  # those that lay out images as they like
 LAYOUTS = ("contiguous", "channels_last")
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -29,7 +32,7 @@ class Kind:
     layout: str
 
     def __str__(self) -> str:
-        return self.runtime if self.runtime == "onnx" else f"{self.runtime} {self.layout}"
+        return self.runtime if self.runtime in OWN_LAYOUT else f"{self.runtime} {self.layout}"
 
 
 @dataclass
@@ -57,12 +60,12 @@ class Copies:
 
 
 def kinds(runtimes: Sequence[str], layouts: Sequence[str], device: torch.device, dimensions: int) -> list[Kind]:
-    """Those that make sense: ONNX Runtime on the CPU, CUDA graphs on CUDA, channels_last for images (n, c, h, w)."""
+    """Those that make sense on a device, with channels_last for images (n, c, h, w)."""
     chosen = []
     for runtime in runtimes:
-        if (runtime == "onnx" and device.type != "cpu") or (runtime == "cuda_graph" and device.type != "cuda"):
+        if (runtime in ON_CPU and device.type != "cpu") or (runtime in ON_CUDA and device.type != "cuda"):
             continue
-        for layout in layouts if runtime != "onnx" else ("contiguous",):
+        for layout in layouts if runtime not in OWN_LAYOUT else ("contiguous",):
             if layout != "channels_last" or dimensions == 4:
                 chosen.append(Kind(runtime, layout))
     return chosen
@@ -81,6 +84,8 @@ def prepare(kind: Kind, copies: Copies, x: Tensor) -> Callable[[], Tensor]:
     if kind.runtime == "onnx":
         session = open_session(copies.onnx_content(), threads=torch.get_num_threads())
         return lambda: run_session(session, x)
+    if kind.runtime == "native":
+        return fastest_native(copies.module("contiguous"), x)
     module = copies.module(kind.layout)
     if kind.layout == "channels_last":
         x = x.contiguous(memory_format=torch.channels_last)
