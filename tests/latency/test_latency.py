@@ -5,6 +5,7 @@ import importlib.util
 import json
 import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -306,3 +307,6 @@ def test_the_native_engine_is_timed_beside_torch():
     assert found["able"].median > 0
     assert "Sigmoid" in found["unable"].error
     assert str(found["able"].kind) == "native"
+    comparison = Comparison(20, found["able"], found["able"], 2.0, 1.9, 2.1)
+    words = replace(latency, comparisons=(comparison,)).in_words()
+    assert "native: bayesprune.runtime.compile(network, x)." in words
