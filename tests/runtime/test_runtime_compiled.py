@@ -81,7 +81,7 @@ def test_what_the_engine_has_not_runs_in_torch():
     with torch.no_grad():
         assert torch.equal(fast(x), network.eval()(x))
     if native.library() is not None:
-        assert "Sigmoid" in fast.explain()["native"]
+        assert "Sigmoid" in fast.explain()["lowered"]
 
 
 def test_other_inputs_go_through_torch():

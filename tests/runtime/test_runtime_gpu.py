@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from bayesprune import models
+from bayesprune.runtime import compile
 from bayesprune.runtime.gpu import GpuProgram
 from bayesprune.runtime.lowering import lower
 
@@ -26,3 +27,20 @@ def test_networks_give_what_torch_gives(name, density, examples):
         found = GpuProgram(lower(network, shape), examples, torch.device("cuda"))(x.cuda()).cpu()
     scale = max(1.0, float(expected.abs().max()))
     assert float((found - expected).abs().max()) <= 1e-5 * scale
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["lenet5", "vgg11"])
+def test_every_way_on_a_gpu_gives_the_same(name):
+    """Torch, its graphs and the Triton kernels; other inputs of the same size; more sizes than there are graphs."""
+    shape = (3, 32, 32) if name == "vgg11" else (1, 28, 28)
+    network = models.create(name, shape, 10, generator=torch.Generator().manual_seed(0)).eval().cuda()
+    fast = compile(network, torch.zeros(1, *shape, device="cuda"))
+    for size in (64, 64, 3, *range(10, 20)):
+        x = torch.randn(size, *shape, device="cuda")
+        with torch.inference_mode():
+            expected = network(x)
+            scale = float(expected.abs().max())
+            for way in fast._ways(x) if size == 64 else []:
+                assert float((fast._way(way)(x) - expected).abs().max()) <= 2e-3 * scale  # torch may use TF32
+            assert float((fast(x) - expected).abs().max()) <= 2e-3 * scale

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +12,12 @@ from torch import Tensor, nn
 from bayesprune.export.checking import random_inputs, ready
 from bayesprune.export.onnx_file import onnx_bytes, open_session, run_session
 from bayesprune.export.quiet import quiet
-from bayesprune.runtime import fastest_native
+from bayesprune.runtime import fastest_native, fastest_triton
+from bayesprune.runtime.capture import Captured
 
-RUNTIMES = ("eager", "compile", "onnx", "native", "cuda_graph")
-ON_CPU, ON_CUDA = frozenset(("onnx", "native")), frozenset(("cuda_graph",))  # the others run everywhere
-OWN_LAYOUT = ON_CPU  # those that lay out images as they like
+RUNTIMES = ("eager", "compile", "onnx", "native", "cuda_graph", "triton")
+ON_CPU, ON_CUDA = frozenset(("onnx", "native")), frozenset(("cuda_graph", "triton"))  # the others run everywhere
+OWN_LAYOUT = ON_CPU | {"triton"}  # those that lay out images as they like
 LAYOUTS = ("contiguous", "channels_last")
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -86,6 +86,8 @@ def prepare(kind: Kind, copies: Copies, x: Tensor) -> Callable[[], Tensor]:
         return lambda: run_session(session, x)
     if kind.runtime == "native":
         return fastest_native(copies.module("contiguous"), x)
+    if kind.runtime == "triton":
+        return fastest_triton(copies.module("contiguous"), x)
     module = copies.module(kind.layout)
     if kind.layout == "channels_last":
         x = x.contiguous(memory_format=torch.channels_last)
@@ -93,7 +95,7 @@ def prepare(kind: Kind, copies: Copies, x: Tensor) -> Callable[[], Tensor]:
         compiled = torch.compile(_own_function(module), dynamic=False, fullgraph=True)
         return lambda: compiled(x)
     if kind.runtime == "cuda_graph":
-        return _captured(module, x)
+        return Captured(module, x).again
     return lambda: module(x)
 
 
@@ -122,23 +124,3 @@ def _own_function(module: nn.Module) -> Callable[[Tensor], Tensor]:
 
     code = forward.__code__.replace(co_name=f"forward_{next(_numbers)}")
     return FunctionType(code, forward.__globals__, code.co_name, None, forward.__closure__)
-
-
-def _captured(module: nn.Module, x: Tensor) -> Callable[[], Tensor]:
-    """The forward pass as a CUDA graph."""
-    with torch.inference_mode(), torch.cuda.device(x.device):
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):  # libraries allocate and choose their kernels outside the graph
-                module(x)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out: Any = module(x)
-
-    def replay() -> Tensor:
-        graph.replay()
-        return out  # type: ignore[no-any-return]
-
-    return replay

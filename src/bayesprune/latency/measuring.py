@@ -68,7 +68,7 @@ def measure(
         batches: batch sizes.
         device: cpu or a CUDA device.
         threads: threads on the CPU, for PyTorch and ONNX Runtime alike; None keeps those of PyTorch.
-        runtimes: of "eager", "compile", "onnx", "native" (both on the CPU) and "cuda_graph" (on CUDA).
+        runtimes: of "eager", "compile", "onnx", "native" (on the CPU), "cuda_graph" and "triton" (on CUDA).
             Compiling takes from seconds to a minute each; it is reported but not part of the times.
         layouts: of "contiguous" and "channels_last"; the latter for inputs (n, c, h, w) only.
         seconds: time per network, way and batch size, on average; three rounds are made in any case.

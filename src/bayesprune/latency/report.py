@@ -199,8 +199,9 @@ class Latency:
         for name in dict.fromkeys(c.network.network for c in self.comparisons):
             mine = [c for c in self.comparisons if c.network.network == name]
             lines += [f"{name} beside {mine[0].baseline.network}, {place}:", *(f"  {c.in_words()}." for c in mine)]
-        if any(c.network.kind.runtime == "native" for c in self.comparisons):
-            lines.append("native: bayesprune.runtime.compile(network, x).")
+        for own in ("native", "triton"):
+            if any(c.network.kind.runtime == own for c in self.comparisons):
+                lines.append(f"{own}: bayesprune.runtime.compile(network, x).")
         if any(row.unsteady for c in self.comparisons for row in (c.baseline, c.network)):
             hint = "" if self.settings["threads"] == 1 else ", try threads=1"
             lines.append(f"The times vary much from round to round: other programs use this machine{hint}.")

@@ -1,4 +1,8 @@
-"""A network that runs as the fastest of what was measured for its batch size; plain torch is always among it."""
+"""A network that runs as the fastest of what was measured for its batch size; plain torch is always among it.
+
+On the CPU a way is torch or the native engine; on a GPU it is torch, torch as a CUDA graph, or the Triton kernels as a
+CUDA graph.
+"""
 
 import copy
 import time
@@ -10,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesprune.runtime import native
+from bayesprune.runtime import gpu, native
+from bayesprune.runtime.capture import Captured
 from bayesprune.runtime.lowering import Lowered, UnsupportedError, lower
 
 LANES = (16, 32, 64)
+MOST_SIZES = 8  # batch sizes with a CUDA graph, each of which has memory of its own
 SECONDS = 0.03  # of measurement for each way, at least
 FEWEST_RUNS = 3
 # Another way than torch has to be this much faster: noise must not choose.
@@ -32,9 +38,10 @@ def compile(network: nn.Module, example: Tensor) -> "Compiled":
     """A network for inference that computes what `network` does in eval mode, as fast as this machine can.
 
     network: stays as it is.  example: an input, batch first; its device is where the network will run.
-    The first batch of every size (rounded up to a power of two) is measured in all ways, which takes some tenths of a
-    second.  On CPU, float32 images and features go through the native engine where it has all operations of the
-    network; otherwise, and whenever torch is faster, the network runs in torch.
+    The first batch of every size (on the CPU rounded up to a power of two) is measured in all ways, which takes some
+    tenths of a second, or seconds where kernels are compiled.  Float32 images and features go through the native engine
+    on the CPU, and through Triton on a GPU, where those have all operations of the network; otherwise, and whenever
+    torch is faster, the network runs in torch.
     """
     return Compiled(copy.deepcopy(network).eval(), tuple(example.shape[1:]))
 
@@ -51,17 +58,18 @@ class Compiled(nn.Module):
         self._programs: dict[int, native.Program] = {}
         self._choices: dict[tuple[int, int], Choice] = {}
         self._channels_last: nn.Module | None = None
+        self._captured: dict[tuple[str, int], Captured] = {}
         self._lower()
 
     def _lower(self) -> None:
-        if native.library() is None:
-            self.reason = "the native engine is not built; install a C compiler and reinstall bayesprune"
-            warnings.warn(f"{self.reason}; running in torch", stacklevel=4)
-            return
         try:
             self._lowered = lower(self.network, self.example_shape)
         except UnsupportedError as error:
             self.reason = str(error)
+            return
+        if native.library() is None and next(self.network.parameters(), torch.empty(0)).device.type == "cpu":
+            self.reason = "the native engine is not built; install a C compiler and reinstall bayesprune"
+            warnings.warn(f"{self.reason}; running in torch", stacklevel=4)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Compiled":
         twin = Compiled(copy.deepcopy(self.network, memo), self.example_shape)
@@ -80,57 +88,92 @@ class Compiled(nn.Module):
         return self._way(self._choose(x).way)(x)
 
     def _fits(self, x: Tensor) -> bool:
-        return (
-            self._lowered is not None
-            and x.device.type == "cpu"
-            and x.dtype == torch.float32
-            and tuple(x.shape[1:]) == self.example_shape
-            and len(x) > 0
-        )
+        usual = x.dtype == torch.float32 and tuple(x.shape[1:]) == self.example_shape and len(x) > 0
+        return usual and (x.is_cuda or (self.reason is None and x.device.type == "cpu"))
 
     def _choose(self, x: Tensor) -> Choice:
-        key = (1 << (len(x) - 1).bit_length(), torch.get_num_threads())
+        size = len(x) if x.is_cuda else 1 << (len(x) - 1).bit_length()  # a CUDA graph is for one size
+        key = (size, 0 if x.is_cuda else torch.get_num_threads())
         choice = self._choices.get(key)
         if choice is None:
+            if x.is_cuda and len(self._choices) >= MOST_SIZES:
+                return Choice("torch", {})
             choice = self._choices[key] = self._measure(x)
         return choice
 
+    def _ways(self, x: Tensor) -> list[str]:
+        torch_ways = ["torch", *(["torch, channels last"] if x.ndim == 4 else [])]
+        if not x.is_cuda:
+            return [*torch_ways, *(f"native, {lanes} lanes" for lanes in LANES)]
+        graphs = [f"{way}, graph" for way in torch_ways]
+        return ["torch", *graphs, *(["triton, graph"] if self._lowered is not None and gpu.is_available() else [])]
+
     def _measure(self, x: Tensor) -> Choice:
-        ways = ["torch", *(["torch, channels last"] if x.ndim == 4 else []), *(f"native, {n} lanes" for n in LANES)]
-        seconds = {way: _seconds(self._way(way), x) for way in ways}
-        plain = min((way for way in ways if way.startswith("torch")), key=seconds.__getitem__)
-        fastest = min(ways, key=seconds.__getitem__)
-        return Choice(fastest if seconds[fastest] < MARGIN * seconds[plain] else plain, seconds)
+        seconds: dict[str, float] = {}
+        for way in self._ways(x):
+            try:
+                seconds[way] = _seconds(self._way(way), x)
+            except (UnsupportedError, RuntimeError):
+                if way == "torch":
+                    raise
+                seconds[way] = float("inf")  # what a network cannot do, such as being captured
+        plain = min((way for way in seconds if way.startswith("torch")), key=seconds.__getitem__)
+        fastest = min(seconds, key=seconds.__getitem__)
+        chosen = fastest if seconds[fastest] < MARGIN * seconds[plain] else plain
+        self._captured = {key: one for key, one in self._captured.items() if key[1] != len(x) or key[0] == chosen}
+        return Choice(chosen, seconds)
 
     def _way(self, name: str) -> Callable[[Tensor], Tensor]:
         if name == "torch":
             return self.network
         if name == "torch, channels last":
-            if self._channels_last is None:
-                twin = copy.deepcopy(self.network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-                object.__setattr__(self, "_channels_last", twin)  # not a part of the network
-            last = self._channels_last
-            assert last is not None
-            return lambda x: last(x.contiguous(memory_format=torch.channels_last))
+            return self._run_channels_last
+        if name.endswith(", graph"):
+            return lambda x: self._run_captured(name, x)
         lanes = int(name.split()[1])
         return lambda x: self._native(x, lanes)
+
+    def _run_channels_last(self, x: Tensor) -> Tensor:
+        if self._channels_last is None:
+            twin = copy.deepcopy(self.network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            object.__setattr__(self, "_channels_last", twin)  # not a part of the network
+        assert self._channels_last is not None
+        result: Tensor = self._channels_last(x.contiguous(memory_format=torch.channels_last))
+        return result
+
+    def _run_captured(self, name: str, x: Tensor) -> Tensor:
+        captured = self._captured.get((name, len(x)))
+        if captured is None:
+            captured = self._captured[name, len(x)] = Captured(self._to_capture(name, x), x)
+        return captured(x)
+
+    def _to_capture(self, name: str, x: Tensor) -> Callable[[Tensor], Tensor]:
+        if name != "triton, graph":
+            return self._way(name.removesuffix(", graph"))
+        assert self._lowered is not None
+        program = gpu.GpuProgram(self._lowered, len(x), x.device)
+        return lambda x: self._shaped(program(x))
+
+    def _shaped(self, result: Tensor) -> Tensor:
+        """Outputs (n, values) as the network has them."""
+        assert self._lowered is not None
+        view = self._lowered.output
+        return result if view.flat else result.reshape(len(result), view.channels, view.rows, view.columns)
 
     def _native(self, x: Tensor, lanes: int) -> Tensor:
         assert self._lowered is not None
         program = self._programs.get(lanes)
         if program is None:
             program = self._programs[lanes] = native.Program(self._lowered, lanes)
-        result = program(x.reshape(len(x), -1).contiguous(), torch.get_num_threads())
-        view = self._lowered.output
-        return result if view.flat else result.reshape(len(x), view.channels, view.rows, view.columns)
+        return self._shaped(program(x.reshape(len(x), -1).contiguous(), torch.get_num_threads()))
 
     def explain(self) -> dict[str, Any]:
         """For every batch size seen, the way that was chosen and what all took; plain data."""
-        sizes = {
-            f"batch up to {batch}, {threads} threads": {"way": choice.way, "seconds": dict(choice.seconds)}
-            for (batch, threads), choice in self._choices.items()
-        }
-        return {"native": self.reason or "yes", "choices": sizes}
+        sizes = {}
+        for (batch, threads), choice in self._choices.items():
+            name = f"batch up to {batch}, {threads} threads" if threads else f"batch {batch} on the GPU"
+            sizes[name] = {"way": choice.way, "seconds": dict(choice.seconds)}
+        return {"lowered": self.reason or "yes", "choices": sizes}
 
 
 def fastest_native(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
@@ -139,11 +182,23 @@ def fastest_native(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     Raises UnsupportedError where the engine is not built or has not all operations of the network.
     """
     compiled = Compiled(network, tuple(x.shape[1:]))
-    if not compiled._fits(x):
+    if x.is_cuda or not compiled._fits(x):
         raise UnsupportedError(compiled.reason or f"the engine takes float32 on the CPU, got {x.dtype} on {x.device}")
     with torch.inference_mode():
         lanes = min(LANES, key=lambda lanes: _seconds(lambda x: compiled._native(x, lanes), x))
     return lambda: compiled._native(x, lanes)
+
+
+def fastest_triton(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    """A function that runs a network on x (n, ...) float32, on a GPU, in the Triton kernels as a CUDA graph.
+
+    Raises UnsupportedError where Triton is missing or the kernels have not all operations of the network.
+    """
+    compiled = Compiled(network, tuple(x.shape[1:]))
+    if compiled._lowered is None or not x.is_cuda or not gpu.is_available():
+        raise UnsupportedError(compiled.reason or f"the kernels need Triton and a GPU, got {x.device}")
+    captured = Captured(compiled._to_capture("triton, graph", x), x)
+    return captured.again
 
 
 def _seconds(way: Callable[[Tensor], Tensor], x: Tensor) -> float:
@@ -151,8 +206,15 @@ def _seconds(way: Callable[[Tensor], Tensor], x: Tensor) -> float:
     way(x)
     best, total, runs = float("inf"), 0.0, 0
     while total < SECONDS or runs < FEWEST_RUNS:
+        _wait(x)
         started = time.perf_counter()
         way(x)
+        _wait(x)
         last = time.perf_counter() - started
         best, total, runs = min(best, last), total + last, runs + 1
     return best
+
+
+def _wait(x: Tensor) -> None:
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
