@@ -246,7 +246,9 @@ SOME = "irregular-0.25,ising-1.2,tile-4x4"
 def test_from_data_to_a_report(regularity):
     code, out, err = regularity(*QUICK, "--settings", SOME)
     assert (code, err) == (0, "")
-    assert sorted(path.name for path in FOLDER.iterdir()) == [f"{name}-0.json" for name in SOME.split(",")]
+    assert sorted(path.name for path in FOLDER.iterdir()) == [
+        f"{name}-0.{ending}" for name in SOME.split(",") for ending in ("json", "safetensors")
+    ]
     rows = json.loads(Path("out/digits-trial-0.01.json").read_text())
     for row in rows:
         assert row["regularity"]["layers"].keys() == {"conv1", "conv2", "fc1", "fc2", "out"}

@@ -12,7 +12,7 @@ from bayesprune import data
 from bayesprune.cli.compress import KEEPS_UNITS, STOPPED
 from bayesprune.cli.networks import device_by_name
 from bayesprune.data import DataSet
-from bayesprune.reproduce import ClaimedError, Job, Progress, Report, RowFiles, State, merge, run_job
+from bayesprune.reproduce import ClaimedError, Job, Progress, Report, RowFiles, Standing, State, merge, run_job
 from bayesprune.reproduce.merging import Rows
 from bayesprune.runs import Display, Interrupts, RunError
 from bayesprune.turbo import Interrupted
@@ -26,10 +26,17 @@ class RunOptions:
     data_dir: Path | None
     bench: bool
     again: bool
+    again_without_network: bool
     keep_stale: bool
     show: bool
     only_merge: bool
     quiet: bool
+
+    def must_run(self, standing: Standing) -> bool:
+        """Whether a job is to be computed."""
+        return standing.must_run(
+            again=self.again, keep_stale=self.keep_stale, again_without_network=self.again_without_network
+        )
 
 
 def carry_out(
@@ -79,7 +86,7 @@ def _run(work: Sequence[Job], files: RowFiles, options: RunOptions) -> None:
                         display.note(f"{job.name}: finished by another process")
                         continue
                     warnings.filterwarnings("ignore", KEEPS_UNITS)
-                    result = run_job(job, loaded[1], recorder=progress, bench=options.bench)
+                    result = run_job(job, loaded[1], recorder=progress, bench=options.bench, keep=files.network(job))
                     files.write(job, result)
             except Interrupted:
                 _stop(display, done, len(todo))
@@ -95,7 +102,7 @@ def _to_do(work: Sequence[Job], files: RowFiles, options: RunOptions) -> list[Jo
     todo = []
     for job in work:
         standing = files.standing(job)
-        if standing.must_run(again=options.again, keep_stale=options.keep_stale):
+        if options.must_run(standing):
             todo.append(job)
         elif standing.state is State.DAMAGED:
             raise RunError(standing.reason)
@@ -124,7 +131,7 @@ def _listing(work: Sequence[Job], files: RowFiles, options: RunOptions) -> str:
     lines, epochs, count = [], 0, 0
     for job in work:
         standing = files.standing(job)
-        runs = standing.must_run(again=options.again, keep_stale=options.keep_stale)
+        runs = options.must_run(standing)
         reason = f" ({standing.reason})" if standing.reason else ""
         lines.append(
             f"{'runs ' if runs else 'stays'}  {job.epochs:4} epochs  {job.name}: {standing.state.value}{reason}"

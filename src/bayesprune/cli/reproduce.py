@@ -10,7 +10,8 @@ import typer
 from bayesprune import baselines, data, models
 from bayesprune.baselines import BaselineSettings
 from bayesprune.cli.job_runner import RunOptions, carry_out
-from bayesprune.cli.networks import device_by_name
+from bayesprune.cli.networks import device_by_name, runtimes_of
+from bayesprune.latency import RUNTIMES
 from bayesprune.reproduce import (
     METHODS,
     PROTOCOLS,
@@ -26,8 +27,21 @@ from bayesprune.reproduce import (
     table2_report,
     write_results_page,
 )
+from bayesprune.reproduce.acceleration import (
+    CHOICES,
+    FEWEST_PASSES,
+    SECONDS,
+    acceleration,
+    entry_path,
+    kept_networks,
+    merge_entries,
+    times,
+    way_of,
+    write_entry,
+)
 from bayesprune.reproduce.merging import Rows, seeds_of
 from bayesprune.reproduce.study import IDENTITY
+from bayesprune.runs import RunError
 from bayesprune.runs.atomic import write_atomically
 from bayesprune.runs.plain_json import to_json
 
@@ -45,6 +59,9 @@ EpochsScale = Annotated[
 ]
 Bench = Annotated[bool, typer.Option("--bench", help="Measure the speed of every network, too.")]
 Again = Annotated[bool, typer.Option("--again", help="Compute rows again that are damaged or failed.")]
+AgainWithoutNetwork = Annotated[
+    bool, typer.Option("--again-without-network", help="Compute finished rows again whose network was not kept.")
+]
 KeepStale = Annotated[
     bool, typer.Option("--keep-stale", help="Keep and show rows whose settings are not those of the configuration.")
 ]
@@ -71,6 +88,7 @@ def table2(
     epochs_scale: EpochsScale = 1.0,
     bench: Bench = False,
     again: Again = False,
+    again_without_network: AgainWithoutNetwork = False,
     keep_stale: KeepStale = False,
     show: Show = False,
     only_merge: OnlyMerge = False,
@@ -78,11 +96,11 @@ def table2(
 ) -> None:
     """Train, prune, fine-tune and evaluate every method of a row of Table II, for several seeds.
 
-    Each finished network is a file in OUTPUT/rows/ROW; stopped, the same command goes on with the first that is
-    missing.  All of them make ROW.json, ROW.md and ROW.png.  Several such commands may run at once, each network is
-    trained by one of them; --merge then makes the table of all of them.  A row whose settings are not those of the
-    configuration any more is stale: it is computed again, and --merge leaves it out.  To compute a finished row again,
-    remove its file.
+    Each finished job is two files in OUTPUT/rows/ROW, its figures and its network; stopped, the same command goes on
+    with the first that is missing.  All of them make ROW.json, ROW.md and ROW.png.  Several such commands may run at
+    once, each network is trained by one of them; --merge then makes the table of all of them.  A row whose settings
+    are not those of the configuration any more is stale: it is computed again, and --merge leaves it out.  To compute
+    a finished row again, remove its file.
 
     Example: bayesprune reproduce table2 --row digits --methods unpruned,ours,snip --seeds 0 --epochs-scale 0.1
     """
@@ -94,7 +112,7 @@ def table2(
 
     work = jobs(chosen, _words(methods), _words(protocols), _seeds(seeds), configs, epochs_scale=epochs_scale)
     files = RowFiles(output, row, epochs_scale, identity=("protocol",))
-    options = RunOptions(device, data_dir, bench, again, keep_stale, show, only_merge, quiet)
+    options = RunOptions(device, data_dir, bench, again, again_without_network, keep_stale, show, only_merge, quiet)
     carry_out(work, files, table2_report(chosen, epochs_scale=epochs_scale), expected, options)
 
 
@@ -110,6 +128,7 @@ def regularity(
     epochs_scale: EpochsScale = 1.0,
     bench: Bench = False,
     again: Again = False,
+    again_without_network: AgainWithoutNetwork = False,
     keep_stale: KeepStale = False,
     show: Show = False,
     only_merge: OnlyMerge = False,
@@ -133,8 +152,74 @@ def regularity(
     for name, reason in plan.waiting.items():
         typer.echo(f"waits      {name}: {reason}")
     files = RowFiles(output, row, epochs_scale, identity=IDENTITY)
-    options = RunOptions(device, data_dir, bench, again, keep_stale, show, only_merge, quiet)
+    options = RunOptions(device, data_dir, bench, again, again_without_network, keep_stale, show, only_merge, quiet)
     carry_out(plan.jobs, files, study_report(chosen, epochs_scale=epochs_scale), expected, options)
+
+
+@app.command("acceleration")
+def acceleration_command(
+    row: Annotated[str, typer.Option(help=f"One of {', '.join(ROWS)}; digits is to try the command out.")],
+    device: Device = "auto",
+    methods: Annotated[str, typer.Option(help="Names with commas between.")] = ",".join(CHOICES),
+    seed: Annotated[int, typer.Option(help="Of the networks.")] = 0,
+    passes: Annotated[int, typer.Option(help="Fewest forward passes of a network in a way.")] = FEWEST_PASSES,
+    seconds: Annotated[float, typer.Option(help="Time for a network in a way; the passes are made anyhow.")] = SECONDS,
+    batch: Annotated[int | None, typer.Option(help="Examples of a pass; by default the paper's number.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads on the CPU; by default all.")] = None,
+    runtimes: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of {', '.join(RUNTIMES)}, with commas between; by default all that fit the device and are "
+            "installed, but for compile.",
+            show_default=False,
+        ),
+    ] = None,
+    networks: Annotated[Path, typer.Option(help="Folder of the results of table2.")] = Path("results/table2"),
+    output: Output = Path("results/acceleration"),
+    epochs_scale: EpochsScale = 1.0,
+    show: Show = False,
+    only_merge: OnlyMerge = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure how much faster the kept networks of a row of Table II run than the dense one (paper Fig. 9).
+
+    Networks of the protocol best; every one in its best way to run, the dense one too.  Writes ROW-DEVICE.json, .md
+    and .png in OUTPUT, and OUTPUT.json, .md and .png of all that is there.
+
+    Example: bayesprune reproduce acceleration --row digits --device cpu --threads 1
+    """
+    chosen, place = _row(row, tuple(ROWS)), device_by_name(device)
+    if not only_merge:
+        files = RowFiles(networks, row, epochs_scale, identity=("protocol",))
+        kept = kept_networks(files, _words(methods), seed, epochs_scale=epochs_scale)
+        for one in kept.networks:
+            typer.echo(f"kept       {one.method}: {one.path}")
+        for method, reason in kept.left_out.items():
+            typer.echo(f"left out   {method}: {reason}")
+        if show:
+            path = entry_path(output, row, place.type, epochs_scale)
+            typer.echo(f"{'measured' if path.exists() else 'to do':10} {path}")
+            return
+        entry = acceleration(
+            chosen,
+            kept,
+            place,
+            runtimes=_words(runtimes) if runtimes is not None else runtimes_of(place),
+            batch=batch,
+            passes=passes,
+            seconds=seconds,
+            threads=threads,
+            tell=lambda way: None if quiet else typer.echo(f"measuring  {way}"),
+        )
+        for path in write_entry(entry, output):
+            typer.echo(f"written    {path}")
+        for name, one in entry["methods"].items():
+            typer.echo(f"{times(one)} times as fast: {name} in {way_of(one['best'])}")
+    merged = merge_entries(output)
+    if only_merge and not merged:
+        raise RunError(f"{output} holds no measurement yet; run without --merge first")
+    for path in merged:
+        typer.echo(f"written    {path}")
 
 
 @app.command("page")

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bayesprune.reproduce.acceleration.entries import read_entries
+from bayesprune.reproduce.acceleration.markdown import TITLE, acceleration_sections
 from bayesprune.reproduce.averaging import ACCURACY, MAIN_AXES, OTHER_AXES, Mean
 from bayesprune.reproduce.comparing import MethodGroup, best, dominated_by, groups, usable
 from bayesprune.reproduce.jobs import ROWS, Row
@@ -23,10 +25,10 @@ FEWEST_SEEDS: Final = 3  # below which a spread says little
 
 
 def write_results_page(results: Path, docs: Path) -> list[Path]:
-    """Write DOCS/results.md from what there is of RESULTS/table2, RESULTS/regularity and RESULTS/frontier.json.
+    """Write DOCS/results.md from what there is in RESULTS: table2, regularity, acceleration and frontier.json.
 
     Pictures are copied to DOCS/figures.  Every section begins with the hand-written DOCS/remarks/SECTION.md, if there
-    is one: results, table2-ROW, regularity-ROW, frontier.  Returns what was written.
+    is one: results, table2-ROW, regularity-ROW, acceleration, frontier.  Returns what was written.
     """
     page = _Page(results, docs)
     page.add("# Results", "", f"Written by `{COMMAND}`; hand-written remarks are in `docs/remarks`.", "")
@@ -35,11 +37,14 @@ def write_results_page(results: Path, docs: Path) -> list[Path]:
         for row in ROWS.values():
             if (rows := _read_rows(results / study / f"{row.name}.json")) is not None:
                 section(page, row, rows)
+    if entries := read_entries(results / "acceleration"):
+        page.section("acceleration", TITLE, Path("acceleration.png"))
+        page.add(*acceleration_sections(entries, "###"))
     if (results / "frontier.json").exists():
         _frontier(page, read_json(results / "frontier.json"))
     if not page.sections:
         raise RunError(
-            f"{results} holds no table2/ROW.json, regularity/ROW.json or frontier.json; "
+            f"{results} holds no table2/ROW.json, regularity/ROW.json, acceleration/*.json or frontier.json; "
             "make some with: bayesprune reproduce table2 --row lenet5"
         )
     return page.write()

@@ -1,4 +1,4 @@
-"""One file per finished job, ROW/JOB.json: safe against other processes that write theirs."""
+"""ROW/JOB.json and JOB.safetensors, the network, of every finished job: safe against other processes."""
 
 import enum
 import json
@@ -18,6 +18,8 @@ from bayesprune.runs.plain_json import read_json, to_json
 FIGURES = ("accuracy", "nonzero_fraction", "dense_fraction", "macs_removed", "structure", "bytes", "regularity")
 KEYS = ("row", "model", "data", "method", "seed", "epochs", "epochs_scale", "settings", "status", *FIGURES)
 FAILED = "failed"  # how the status of such a row begins
+NETWORK = ".safetensors"
+NO_NETWORK = "no network kept"
 
 
 class ClaimedError(RunError):
@@ -36,20 +38,29 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of a job, and why it is not simply finished."""
+    """The state of a job, why it is not simply finished, and whether its row is there without its network."""
 
     state: State
     reason: str = ""
+    lacks_network: bool = False
 
-    def must_run(self, *, again: bool = False, keep_stale: bool = False) -> bool:
-        """Whether there is work: new jobs always, stale ones unless they are kept, failed and damaged ones `again`."""
+    def must_run(self, *, again: bool = False, keep_stale: bool = False, again_without_network: bool = False) -> bool:
+        """Whether there is work.
+
+        New jobs always, stale ones unless they are kept, failed and damaged ones `again`, finished ones without a
+        network `again_without_network`.
+        """
         if self.state is State.STALE:
             return not keep_stale
+        if self.lacks_network:
+            return again_without_network
         return self.state is State.MISSING or (again and self.state is not State.FINISHED)
 
 
 class RowFiles:
     """The folder of results: rows/NAME/*.json, and NAME.json, NAME.md, NAME.png made of them.
+
+    The network of rows/NAME/JOB.json is rows/NAME/JOB.safetensors; it is there before the row is.
 
     NAME is that of the row, or for trials with fewer epochs ROW-trial-SCALE, so that they are never taken for results.
     identity: keys that its rows have beside KEYS.
@@ -57,13 +68,17 @@ class RowFiles:
 
     def __init__(self, output: Path, row: str, epochs_scale: float = 1.0, *, identity: tuple[str, ...] = ()) -> None:
         self.output = output
-        self.name = row if epochs_scale == 1 else f"{row}-trial-{epochs_scale:g}"
+        self.name = name_of(row, epochs_scale)
         self.folder = output / "rows" / self.name
         self._keys = (*KEYS, *identity)
 
     def path(self, job: Job) -> Path:
         """The file of a job."""
         return self.folder / f"{job.name}.json"
+
+    def network(self, job: Job) -> Path:
+        """The file of the network that a job has made."""
+        return self.path(job).with_suffix(NETWORK)
 
     def standing(self, job: Job) -> Standing:
         """How far a job is, judged by its file."""
@@ -77,6 +92,8 @@ class RowFiles:
             return Standing(State.STALE, changed)
         if row["status"].startswith(FAILED):
             return Standing(State.FAILED, row["status"])
+        if not self.network(job).exists():
+            return Standing(State.FINISHED, NO_NETWORK, lacks_network=True)
         return Standing(State.FINISHED)
 
     @contextmanager
@@ -122,6 +139,11 @@ class RowFiles:
     def marks(self) -> dict[str, int]:
         """Times of change of all files by the names of their jobs, to see whether one has come."""
         return {path.stem: path.stat().st_mtime_ns for path in sorted(self.folder.glob("*.json"))}
+
+
+def name_of(row: str, epochs_scale: float) -> str:
+    """Of the results of a row; trials with fewer epochs have another one."""
+    return row if epochs_scale == 1 else f"{row}-trial-{epochs_scale:g}"
 
 
 def _damaged(path: Path, reason: str) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import gc
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,30 @@ from bayesprune.reproduce.jobs import Job
 from bayesprune.reproduce.methods import UNPRUNED
 from bayesprune.reproduce.regularity_figures import regularity_figures
 from bayesprune.reproduce.row_files import FAILED, FIGURES
+from bayesprune.runs.atomic import remove_temporary_files
 from bayesprune.surgery import ProofError
 from bayesprune.turbo import CollapsedError, Compression, DivergedError, Recorder, Settings, compress
 
 BATCHES, SECONDS = (1, 256), 0.3  # of the measurement of speed
+NOT_IN_THE_FILE = ("regularity", "seconds_training")  # so that the same job makes the same file, and a small one
 FROM_SUMMARY = (
     *("accuracy", "nll", "validation", "nonzero_fraction", "dense_fraction", "macs_removed", "macs", "macs_dense"),
     *("macs_shrunk", "structure", "parameters_shrunk", "parameters_dense", "proof", "status", "notes"),
 )
 
 
-def run_job(job: Job, data: DataSet, *, recorder: Recorder | None = None, bench: bool = False) -> dict[str, Any]:
+def run_job(
+    job: Job,
+    data: DataSet,
+    *,
+    recorder: Recorder | None = None,
+    bench: bool = False,
+    keep: Path | None = None,
+) -> dict[str, Any]:
     """Train, prune, fine-tune and evaluate; returns the row.
 
-    data: with the validation split of the job's settings.  bench: measure the speed, too.
+    data: with the validation split of the job's settings.  bench: measure the speed, too.  keep: the file for the
+    shrunk network; a job that fails leaves none there.
     A network that diverges, collapses or is not proven equal gives a row without figures that says so: it is what the
     method does under this protocol, and the other jobs go on.
     """
@@ -48,8 +57,6 @@ def run_job(job: Job, data: DataSet, *, recorder: Recorder | None = None, bench:
         "epochs": job.epochs,
         "epochs_scale": job.epochs_scale,
         "settings": job.settings.as_dict(),
-        "versions": versions(),
-        "hardware": hardware(device),
     }
     started = time.perf_counter()
     generator = torch.Generator().manual_seed(job.seed)
@@ -59,14 +66,19 @@ def run_job(job: Job, data: DataSet, *, recorder: Recorder | None = None, bench:
         result = _train(job, network.to(device), data, recorder)
     except (CollapsedError, DivergedError, ProofError) as error:
         figures: dict[str, Any] = dict.fromkeys(FIGURES) | {"status": f"{FAILED}: {error}"}
+        if keep is not None:
+            keep.unlink(missing_ok=True)  # of other settings
     else:
         figures = _figures(job, result)
-        figures["bytes"] = artefact_bytes(result.shrunk, data)
+        figures["bytes"] = artefact.size(result.shrunk, example_shape=data.input_shape)
+        if keep is not None:
+            _keep(keep, result.shrunk, data, row, figures)
         if dense is not None:
             figures["latency"] = _latency(dense, result.shrunk, data)
     finally:
         gc.collect()  # the CUDA graphs of this job
-    return row | figures | {"seconds": round(time.perf_counter() - started, 2)}
+    made = {"versions": versions(), "hardware": hardware(device)}
+    return row | made | figures | {"seconds": round(time.perf_counter() - started, 2)}
 
 
 def _train(job: Job, network: nn.Module, data: DataSet, recorder: Recorder | None) -> Compression | Baseline:
@@ -86,12 +98,13 @@ def _figures(job: Job, result: Compression | Baseline) -> dict[str, Any]:
     return figures | {"regularity": regularity_figures(result.masks, job.seed, by_layer=job.by_layer)}
 
 
-def artefact_bytes(network: nn.Module, data: DataSet) -> int:
-    """The size of the file that holds the network and nothing about how it was made."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "network.safetensors"
-        artefact.save(path, network, example_shape=data.input_shape)
-        return path.stat().st_size
+def _keep(path: Path, network: nn.Module, data: DataSet, job: dict[str, Any], figures: dict[str, Any]) -> None:
+    """Write the network with what its row says about it; `bytes` there is the size without that."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_temporary_files(path)
+    metrics = {key: value for key, value in figures.items() if key not in NOT_IN_THE_FILE}
+    described: dict[str, Any] = {"example_shape": data.input_shape, "classes": data.classes}
+    artefact.save(path, network, storage="auto", config=job, metrics=metrics, **described)
 
 
 def _latency(dense: nn.Module, shrunk: nn.Module, data: DataSet) -> dict[str, Any] | None:

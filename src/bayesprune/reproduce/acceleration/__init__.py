@@ -1,0 +1,35 @@
+"""How much faster pruned networks run (paper Fig. 9): every kept network of a row beside the dense one.
+
+kept = kept_networks(RowFiles(Path("results/table2"), "lenet5"), CHOICES, seed=0)
+entry = acceleration(ROWS["lenet5"], kept, torch.device("cpu"), runtimes=("eager", "native"))
+write_entry(entry, Path("results/acceleration"))
+merge_entries(Path("results/acceleration"))
+"""
+
+from bayesprune.reproduce.acceleration.entries import entry_path, merge_entries, read_entries, write_entry
+from bayesprune.reproduce.acceleration.kept import CHOICES, Kept, KeptNetwork, kept_networks
+from bayesprune.reproduce.acceleration.markdown import times, way_of
+from bayesprune.reproduce.acceleration.measuring import BATCHES, FEWEST_PASSES, SECONDS, acceleration
+from bayesprune.reproduce.acceleration.roofline import Machine, NetworkWork, bandwidth, peak_flops, work_of
+
+__all__ = [
+    "BATCHES",
+    "CHOICES",
+    "FEWEST_PASSES",
+    "SECONDS",
+    "Kept",
+    "KeptNetwork",
+    "Machine",
+    "NetworkWork",
+    "acceleration",
+    "bandwidth",
+    "entry_path",
+    "kept_networks",
+    "merge_entries",
+    "peak_flops",
+    "read_entries",
+    "times",
+    "way_of",
+    "work_of",
+    "write_entry",
+]

@@ -1,0 +1,76 @@
+"""ROW-DEVICE.json, .md and .png of every measurement, and the same of all of them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayesprune.reproduce.acceleration.figure import draw_entries
+from bayesprune.reproduce.acceleration.markdown import acceleration_markdown
+from bayesprune.reproduce.jobs import ROWS
+from bayesprune.reproduce.row_files import name_of
+from bayesprune.runs import RunError
+from bayesprune.runs.atomic import write_atomically
+from bayesprune.runs.plain_json import read_json, to_json
+
+KEYS = ("row", "title", "device", "batch", "epochs_scale", "methods", "ways", "machine", "left_out")
+DEVICES = ("cpu", "cuda")
+
+
+def entry_name(row: str, device: str, epochs_scale: float = 1.0) -> str:
+    """Of the files of a measurement."""
+    return f"{name_of(row, epochs_scale)}-{device}"
+
+
+def entry_path(output: Path, row: str, device: str, epochs_scale: float = 1.0) -> Path:
+    """The JSON file of a measurement."""
+    return output / f"{entry_name(row, device, epochs_scale)}.json"
+
+
+def all_path(output: Path) -> Path:
+    """The JSON file of all measurements, beside the folder of the single ones."""
+    return output.with_name(f"{output.name}.json")
+
+
+def write_entry(entry: dict[str, Any], output: Path) -> list[Path]:
+    """Write the files of a measurement; without matplotlib no picture."""
+    output.mkdir(parents=True, exist_ok=True)
+    path = entry_path(output, entry["row"], entry["device"], entry["epochs_scale"])
+    write_atomically(path, [to_json(entry, path, indent=1).encode() + b"\n"])
+    return [path, *_report([entry], path)]
+
+
+def read_entries(output: Path) -> list[dict[str, Any]]:
+    """All measurements but trials, in the order of the rows; RunError where a file is damaged."""
+    entries = []
+    for path in sorted(output.glob("*.json")):
+        entry = read_json(path)
+        if missing := [key for key in KEYS if key not in entry]:
+            raise RunError(f"{path} is damaged (lacks {', '.join(missing)}); measure again, or remove the file")
+        entries.append(entry)
+    return sorted((one for one in entries if one["epochs_scale"] == 1), key=_order)
+
+
+def merge_entries(output: Path) -> list[Path]:
+    """Write one JSON, Markdown and picture of all measurements but trials; nothing where there are none."""
+    entries = read_entries(output)
+    if not entries:
+        return []
+    path = all_path(output)
+    content = "[\n" + ",\n".join(json.dumps(one, allow_nan=False) for one in entries) + "\n]\n"
+    write_atomically(path, [content.encode()])
+    return [path, *_report(entries, path)]
+
+
+def _order(entry: Mapping[str, Any]) -> tuple[int, int]:
+    return list(ROWS).index(entry["row"]), DEVICES.index(entry["device"])
+
+
+def _report(entries: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
+    text, picture = path.with_suffix(".md"), path.with_suffix(".png")
+    write_atomically(text, [acceleration_markdown(entries).encode()])
+    try:
+        draw_entries(entries, picture)
+    except ImportError:
+        return [text]
+    return [text, picture]
