@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from bayesprune.structure import Structure, close, live_units, macs, trace, weig
 from bayesprune.turbo.compressor import Size, apply_masks
 from bayesprune.turbo.loop import CollapsedError, DivergedError, Interrupted, Recorder, Silent
 from bayesprune.turbo.plain_settings import SettingsError
-from bayesprune.turbo.training import TrainStep, evaluate
+from bayesprune.turbo.training import TrainStep, evaluate, make_optimiser
 
 Masks = dict[str, Tensor]
 """Live weights by layer name, of the weight's shape: bool, or float where a training step reads them."""
@@ -161,7 +161,7 @@ class Run:
         step = Step(
             network,
             objective,
-            _optimiser([*network.parameters(), *objective.parameters()], self.settings),
+            make_optimiser([*network.parameters(), *objective.parameters()], self.settings),
             masks=masks,
             autocast=torch.bfloat16 if self.settings.bfloat16 else None,
         )
@@ -252,15 +252,6 @@ def size_of(structure: Structure, masks: Mapping[str, Tensor]) -> Size:
 def size_row(size: Size) -> dict[str, Any]:
     """The figures of a size in a row of the history."""
     return {"nonzero_fraction": size.nonzero_fraction, "macs_fraction": size.macs_fraction, "structure": size.structure}
-
-
-def _optimiser(parameters: Iterable[Tensor], settings: BaselineSettings) -> torch.optim.Optimizer:
-    s, trained = settings, [p for p in parameters if p.requires_grad]
-    if s.optimiser == "adam":
-        return torch.optim.Adam(trained, s.learning_rate, weight_decay=s.weight_decay, capturable=trained[0].is_cuda)
-    return torch.optim.SGD(
-        trained, s.learning_rate, momentum=s.momentum, nesterov=s.momentum > 0, weight_decay=s.weight_decay
-    )
 
 
 def _weight(module: nn.Module) -> Tensor:

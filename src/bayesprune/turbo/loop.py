@@ -17,7 +17,7 @@ from bayesprune.turbo.compressor import Compressor, Size, apply_masks
 from bayesprune.turbo.parallel import World
 from bayesprune.turbo.plain_settings import SettingsError
 from bayesprune.turbo.settings import Settings
-from bayesprune.turbo.training import TrainStep, evaluate, masked
+from bayesprune.turbo.training import TrainStep, evaluate, make_optimiser, masked
 
 PHASES = ("warmup", "prune", "finetune")
 
@@ -125,16 +125,7 @@ class Loop:
 
     def _new_step(self) -> TrainStep:
         s = self.settings
-        parameters = [p for p in [*self.model.parameters(), *self.likelihood.parameters()] if p.requires_grad]
-        optimiser: torch.optim.Optimizer
-        if s.optimiser == "adam":
-            optimiser = torch.optim.Adam(
-                parameters, s.learning_rate, weight_decay=s.weight_decay, capturable=parameters[0].is_cuda
-            )
-        else:
-            optimiser = torch.optim.SGD(
-                parameters, s.learning_rate, momentum=s.momentum, nesterov=s.momentum > 0, weight_decay=s.weight_decay
-            )
+        optimiser = make_optimiser([*self.model.parameters(), *self.likelihood.parameters()], s)
         phase = PHASES[min(self.phase, len(PHASES) - 1)]  # a finished run is loaded to be summed up
         return TrainStep(
             self.model,

@@ -1,6 +1,7 @@
 """One training step with the prior in it, eager or as one CUDA graph, and evaluation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,37 @@ from bayesprune.turbo.parallel import World
 
 EAGER_STEPS = 3  # a graph may be captured once the optimiser has made its state
 EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}  # larger ones leave a processor's cache
+
+
+class OptimiserSettings(Protocol):
+    """What settings say about an optimiser."""
+
+    @property
+    def optimiser(self) -> str: ...  # adam, or sgd with Nesterov's momentum
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+
+def make_optimiser(parameters: Iterable[Tensor], settings: OptimiserSettings) -> torch.optim.Optimizer:
+    """The optimiser of a phase, over those parameters that are being trained.
+
+    On CUDA one kernel does all of a step: of small networks the number of kernels is what takes the time.
+    """
+    s, trained = settings, [p for p in parameters if p.requires_grad]
+    fused = True if trained[0].is_cuda else None
+    if s.optimiser == "adam":
+        capturable = trained[0].is_cuda
+        return torch.optim.Adam(
+            trained, s.learning_rate, weight_decay=s.weight_decay, capturable=capturable, fused=fused
+        )
+    nesterov = s.momentum > 0
+    return torch.optim.SGD(
+        trained, s.learning_rate, s.momentum, weight_decay=s.weight_decay, nesterov=nesterov, fused=fused
+    )
 
 
 class TrainStep:
@@ -91,7 +123,7 @@ class TrainStep:
     def _step(self, x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
             loss = self.likelihood.negative_log_likelihood(self._forward(x), y)
-        self.optimiser.zero_grad(set_to_none=not self._may_capture)
+        self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self._world.average_gradients(self.likelihood.parameters())
         if self.prior is not None and not self.decoupled:
