@@ -4,6 +4,7 @@ Every input of a Linear and every filter of a conv has a random scale z, w = z w
 """
 
 import math
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from bayesprune.baselines.swapping import Prunable, Swapped, Wrapper, along, app
 from bayesprune.baselines.variational_dropout import (
     Logarithms,
     add_noise,
+    flat,
     log_alpha_of,
     log_uniform_kl,
 )
@@ -55,10 +57,6 @@ class LogUniformScale(nn.Module):
         """z for every example, (examples, units)."""
         deviation = torch.exp(0.5 * self.log_variance())
         return self.mean + deviation * torch.randn(examples, len(self.mean), device=self.mean.device)
-
-    def kl(self) -> Tensor:
-        """KL from the prior, summed over the units."""
-        return log_uniform_kl(self.noise()).sum()
 
     def noise(self) -> Tensor:
         """How useless each unit is, (units,): log alpha."""
@@ -142,10 +140,6 @@ class GroupNoisyLayer(Wrapper):
         first = FIRST_LOG_VARIANCE + FIRST_SPREAD * torch.randn(weight.shape)
         self.log_variance = Logarithms(first, rate)
 
-    def kl(self) -> Tensor:
-        """KL from the prior, summed over weights and scales."""
-        return self.scale.kl() + gaussian_kl(self.layer.weight, self.log_variance()).sum()
-
     @torch.no_grad()
     def live(self) -> Tensor:
         """The units that stay, (units,) bool: the noise is below the valley; the best one always stays."""
@@ -185,6 +179,28 @@ class GroupNoisyLayer(Wrapper):
             self.layer.bias.mul_(scale)
 
 
+def total_kl(layers: Collection[GroupNoisyLayer]) -> Tensor:
+    """KL from the prior, summed over weights and scales of all layers."""
+    weight, log_variance = (
+        flat(layer.layer.weight for layer in layers),
+        flat(layer.log_variance() for layer in layers),
+    )
+    return scales_kl([layer.scale for layer in layers]) + gaussian_kl(weight, log_variance).sum()
+
+
+def scales_kl(scales: Sequence[LogUniformScale | HorseshoeScale]) -> Tensor:
+    """KL from the prior, summed over the scales of all layers."""
+    uniform = [scale for scale in scales if isinstance(scale, LogUniformScale)]
+    others = [scale.kl() for scale in scales if isinstance(scale, HorseshoeScale)]
+    if uniform:
+        mean, log_variance = (
+            flat(scale.mean for scale in uniform),
+            flat(scale.log_variance() for scale in uniform),
+        )
+        others.append(log_uniform_kl(log_alpha_of(log_variance, mean)).sum())
+    return torch.stack(others).sum()
+
+
 def prune(run: Run) -> Masks:
     """Train with noise and KL, drop the units behind the valley of every layer, deploy W = E[z] mu."""
     s = run.settings
@@ -194,7 +210,7 @@ def prune(run: Run) -> Masks:
     limit = 2 * math.log(s.largest_deviation)
 
     def penalty() -> Tensor:
-        return kl_weight * sum((layer.kl() for layer in noisy.values()), torch.zeros_like(kl_weight))
+        return kl_weight * total_kl(noisy.values())
 
     # Only where the input comes in, as the authors do: there too much noise is a local optimum from which training does
     # not return; elsewhere noisy weights are what makes useless units worthless.

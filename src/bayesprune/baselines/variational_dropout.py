@@ -1,5 +1,7 @@
 """Sparse variational dropout: Molchanov, Ashukha and Vetrov (2017), arXiv:1701.05369."""
 
+from collections.abc import Collection, Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -66,10 +68,6 @@ class NoisyLayer(Wrapper):
         """Noise to signal, of the weight's shape."""
         return log_alpha_of(self.log_variance(), self.layer.weight)
 
-    def kl(self) -> Tensor:
-        """KL from the prior, summed over the weights."""
-        return log_uniform_kl(self.log_alpha()).sum()
-
     @torch.no_grad()
     def live(self) -> Tensor:
         """The weights that stay, bool of the weight's shape."""
@@ -83,6 +81,17 @@ class NoisyLayer(Wrapper):
         return add_noise(self.layer(x), variance)
 
 
+def flat(tensors: Iterable[Tensor]) -> Tensor:
+    """All entries in a row, (n,): many small layers are then the work of one, in fewer kernels on a GPU."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def total_kl(layers: Collection[NoisyLayer]) -> Tensor:
+    """KL from the prior, summed over the weights of all layers."""
+    log_variance = flat(layer.log_variance() for layer in layers)
+    return log_uniform_kl(log_alpha_of(log_variance, flat(layer.layer.weight for layer in layers))).sum()
+
+
 def prune(run: Run) -> Masks:
     """Train with noise and KL, drop the weights that are all noise, deploy theta."""
     s = run.settings
@@ -91,7 +100,7 @@ def prune(run: Run) -> Masks:
     kl_weight = torch.zeros((), device=run.device)
 
     def penalty() -> Tensor:
-        return kl_weight * sum((layer.kl() for layer in noisy.values()), torch.zeros_like(kl_weight))
+        return kl_weight * total_kl(noisy.values())
 
     def masks() -> Masks:
         plain = {name: torch.ones_like(w, dtype=torch.bool) for name, w in run.weights().items() if name not in noisy}
