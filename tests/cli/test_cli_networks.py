@@ -133,7 +133,14 @@ def test_without_a_proof_nothing_is_finished(call, tmp_path, monkeypatch):
     assert "error: the smaller network was not proven equal to the compressed one: the networks differ by 0.5" in err
     assert "stays in the checkpoint of runs/unproven" in err
     assert {entry.name for entry in folder.iterdir()} == {
-        *("checkpoint.safetensors", "checkpoint.previous.safetensors", "config.json", "history.jsonl", "lock")
+        *(
+            "checkpoint.safetensors",
+            "checkpoint.previous.safetensors",
+            "config.json",
+            "history.jsonl",
+            "lock",
+            "messages",
+        )
     }
     assert call("evaluate", folder, "--device", "cpu")[0] == 0  # the masked network
     assert call("compress", "--resume", folder, "--no-bench", "--quiet")[0] == 0

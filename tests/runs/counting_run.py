@@ -1,4 +1,4 @@
-"""A small run to be killed: every step adds a row and saves a checkpoint.
+"""A small run to be killed: every step keeps messages, adds two rows and saves a checkpoint.
 
 Started as a program it imports everything once and forks a worker for every line on its stdin, `FOLDER [CALL]`: it says
 `started PID`, then `saved N` after every checkpoint, and `ended` when the worker is gone.  With CALL the worker kills
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bayesprune.runs import RunFolder
+from bayesprune.runs import LayerMessages, Messages, RunFolder
 
 DISK_CALLS = ("open", "write", "fsync", "ftruncate", "replace", "link", "pwrite", "mkdir", "unlink")
 
@@ -44,12 +44,18 @@ def take_up(path):
     return run, {"count": 0, "rows": 0, "value": "start", "tensor": torch.zeros(2000)}
 
 
+def messages_of(count):
+    window = torch.full((2, 3), count % 256, dtype=torch.uint8)
+    return Messages(count, {"fc": LayerMessages((2, 3), window, window.clone(), window.clone())})
+
+
 def step(run, state):
-    """Two rows and one checkpoint per step."""
+    """Messages, two rows and one checkpoint per step."""
     count = state["count"] + 1
     value = value_after(state["value"])
     run.append({"count": count, "half": 1, "value": value})
-    run.append({"count": count, "half": 2, "value": value, "filler": "x" * 500})
+    run.write_messages(messages_of(count))
+    run.append({"count": count, "half": 2, "value": value, "message_change": 0.1, "filler": "x" * 500})
     state = {"count": count, "rows": run.rows, "value": value, "tensor": torch.full((2000,), float(count))}
     run.save_checkpoint(state)
     return state

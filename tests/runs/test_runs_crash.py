@@ -13,6 +13,8 @@ import pytest
 import torch
 from counting_run import chain, step, take_up
 
+from bayesprune.runs import read_messages
+
 PROGRAM = Path(__file__).with_name("counting_run.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -66,7 +68,10 @@ def check(folder, at_least):
         assert len(rows) == run.rows == state["rows"] == 2 * count
         assert [row["value"] for row in rows] == [value for value in values[1:] for _ in range(2)]
         assert run.read_config() == {"seed": 0}
-        assert not [path.name for path in folder.iterdir() if path.name.endswith(".tmp")]
+        assert not [path.name for path in folder.rglob("*.tmp")]
+        sent = read_messages(folder)
+        assert [one.iteration for one in sent] == list(range(1, count + 1))
+        assert all(bool((one.layers["fc"].posterior == one.iteration % 256).all()) for one in sent)
     return count
 
 

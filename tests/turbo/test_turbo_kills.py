@@ -40,9 +40,15 @@ def command(folder):
 def same(folder, undisturbed):
     assert figures(folder) == figures(undisturbed)
     assert without_seconds(read_history(folder)) == without_seconds(read_history(undisturbed))
+    assert message_files(folder) == message_files(undisturbed)
     one, two = load_newest(folder)[0], load_newest(undisturbed)[0]
     assert all(torch.equal(one["model"][name], two["model"][name]) for name in two["model"])
     assert all(torch.equal(one["masks"][name], two["masks"][name]) for name in two["masks"])
+
+
+def message_files(folder):
+    """Everything in the folder of messages, killed processes' temporary files too, and its content."""
+    return {path.name: path.read_bytes() for path in (folder / "messages").iterdir()}
 
 
 def kill_often(processes, undisturbed, kills, seed, label):
@@ -73,6 +79,7 @@ def test_a_few_kills_at_random_moments(processes, undisturbed):
 def test_killed_between_the_last_checkpoint_and_the_summary(processes, undisturbed):
     whole, _ = undisturbed
     wanted = figures(whole)
+    assert sorted(message_files(whole)) == [f"{epoch:04d}.safetensors" for epoch in range(1, 7)]
     (whole / "summary.json").unlink()
     codes, output = processes.run("cli", "compress", "--resume", whole)
     assert codes == [0], output

@@ -45,13 +45,17 @@ def carry_out(
     report: Report,
     expected: Callable[[Rows], Iterable[Job]],
     options: RunOptions,
+    runner: Callable[..., dict[str, Any]] | None = None,
 ) -> None:
-    """List the jobs, or run what is not finished and merge all rows; expected: see `merge`."""
+    """List the jobs, or run what is not finished and merge all rows; expected: see `merge`.
+
+    runner: called as `run_job`, which is the usual one.
+    """
     if options.show:
         typer.echo(_listing(work, files, options))
         return
     if not options.only_merge:
-        _run(work, files, options)
+        _run(work, files, options, runner or run_job)
     merged = merge(report, files, expected=expected, keep_stale=options.keep_stale)
     for name, reason in merged.stale.items():
         typer.echo(f"{'kept though stale' if options.keep_stale else 'left out, stale'}: {name} ({reason})")
@@ -59,7 +63,7 @@ def carry_out(
         typer.echo(f"written    {path}")
 
 
-def _run(work: Sequence[Job], files: RowFiles, options: RunOptions) -> None:
+def _run(work: Sequence[Job], files: RowFiles, options: RunOptions, runner: Callable[..., dict[str, Any]]) -> None:
     """Run what is not finished; every row is written at once, and what others do or have done is left to them."""
     marks = files.marks()
     todo = _to_do(work, files, options)
@@ -86,7 +90,7 @@ def _run(work: Sequence[Job], files: RowFiles, options: RunOptions) -> None:
                         display.note(f"{job.name}: finished by another process")
                         continue
                     warnings.filterwarnings("ignore", KEEPS_UNITS)
-                    result = run_job(job, loaded[1], recorder=progress, bench=options.bench, keep=files.network(job))
+                    result = runner(job, loaded[1], recorder=progress, bench=options.bench, keep=files.network(job))
                     files.write(job, result)
             except Interrupted:
                 _stop(display, done, len(todo))

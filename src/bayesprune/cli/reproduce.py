@@ -1,6 +1,8 @@
 """The commands `bayesprune reproduce ...`: the paper's experiments again."""
 
+import functools
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +40,15 @@ from bayesprune.reproduce.acceleration import (
     times,
     way_of,
     write_entry,
+)
+from bayesprune.reproduce.convergence import (
+    ITERATIONS,
+    SETTINGS,
+    ConvergenceFiles,
+    StartRunner,
+    convergence_jobs,
+    convergence_report,
+    expected_jobs,
 )
 from bayesprune.reproduce.merging import Rows, seeds_of
 from bayesprune.reproduce.study import IDENTITY
@@ -220,6 +231,51 @@ def acceleration_command(
         raise RunError(f"{output} holds no measurement yet; run without --merge first")
     for path in merged:
         typer.echo(f"written    {path}")
+
+
+@app.command("convergence")
+def convergence(
+    row: Annotated[list[str], typer.Option(help=f"One of {', '.join(ROWS)}; may be repeated.")],
+    settings: Annotated[
+        str | None, typer.Option(help=f"Of {', '.join(SETTINGS)}, with commas between; by default all.")
+    ] = None,
+    starts: Annotated[int, typer.Option(min=1, help="Random starts of every setting.")] = 3,
+    iterations: Annotated[int, typer.Option(help="Outer iterations.")] = ITERATIONS,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps of an outer iteration; by default those of an epoch.")
+    ] = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    output: Output = Path("results/convergence"),
+    configs: Annotated[Path, typer.Option(help="Folder with ROW-ours-best.yaml.")] = Path("configs/table2"),
+    again: Again = False,
+    keep_stale: KeepStale = False,
+    show: Show = False,
+    only_merge: OnlyMerge = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure in which outer iteration the messages settle, from several random starts (paper Fig. 10 and Fig. 11).
+
+    All starts begin with one warm network, which is trained once.  Each is a file in OUTPUT/rows/ROW; stopped, the same
+    command goes on with the first that is missing.  All of them make ROW.json, ROW.md, ROW.png and ROW-messages.png.
+    Other numbers of iterations or steps are trials, and kept apart.
+
+    Example: bayesprune reproduce convergence --row digits --starts 2 --iterations 5
+    """
+    names = None if settings is None else _words(settings)
+    options = RunOptions(device, data_dir, False, again, False, keep_stale, show, only_merge, quiet)
+    for chosen in [_row(one, tuple(ROWS)) for one in row]:
+        files = ConvergenceFiles(output, chosen.name, iterations, steps)
+        carry_out(
+            convergence_jobs(chosen, names, range(starts), configs, iterations=iterations, steps=steps),
+            files,
+            convergence_report(chosen),
+            functools.partial(expected_jobs, chosen, configs, iterations, steps),
+            options,
+            StartRunner(files.warm),
+        )
+    if not show and find_spec("matplotlib") is None:
+        typer.echo("left out   the pictures: matplotlib is missing; with it, --merge makes them from the JSON")
 
 
 @app.command("page")

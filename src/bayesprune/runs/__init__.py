@@ -4,12 +4,15 @@ from bayesprune.runs.display import Display
 from bayesprune.runs.errors import DamagedCheckpointError, RunError, RunWarning
 from bayesprune.runs.folder import RunFolder, load_newest, read_config, read_history, read_summary
 from bayesprune.runs.interrupt import Interrupts
+from bayesprune.runs.messages import LayerMessages, Messages, read_messages
 from bayesprune.runs.names import default_name, new_folder, run_folder
 
 __all__ = [
     "DamagedCheckpointError",
     "Display",
     "Interrupts",
+    "LayerMessages",
+    "Messages",
     "RunError",
     "RunFolder",
     "RunWarning",
@@ -18,6 +21,7 @@ __all__ = [
     "new_folder",
     "read_config",
     "read_history",
+    "read_messages",
     "read_summary",
     "run_folder",
 ]

@@ -1,4 +1,4 @@
-"""A run folder: config, history, checkpoints and summary, in the hands of one process, complete at any moment.
+"""A run folder: config, history, checkpoints, messages and summary, in the hands of one process, always complete.
 
 with RunFolder.create("runs/lenet5-digits-1", config) as run:
     run.append({"epoch": 1, "loss": 0.3})
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bayesprune.runs import checkpoint, history
+from bayesprune.runs import checkpoint, history, messages
 from bayesprune.runs.atomic import remove_temporary_files, sync_folder, write_atomically
 from bayesprune.runs.disk_errors import continuing, reading, resume_command, starting
 from bayesprune.runs.errors import DamagedCheckpointError, RunError, RunWarning
@@ -97,10 +97,18 @@ class RunFolder:
         self.rows += 1
 
     def rewind(self, rows: int) -> None:
-        """Cut the history to the `rows` that the checkpoint knows."""
+        """Cut the history to the `rows` that the checkpoint knows, and the messages to their outer iterations."""
         with self._writing(HISTORY) as path:
             history.cut_rows(path, rows)
+            iterations = sum(messages.OUTER_ITERATION in row for row in history.read_rows(path))
+        with self._writing(messages.MESSAGES) as path:
+            messages.remove_messages(path, iterations)
         self.rows = rows
+
+    def write_messages(self, sent: messages.Messages) -> None:
+        """Keep the windows of the messages of an outer iteration, before its row is appended."""
+        with self._writing(messages.MESSAGES):
+            messages.write_messages(self.path, sent)
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Write `state` as the newest checkpoint; the newest before it becomes the previous one."""
@@ -171,6 +179,7 @@ class RunFolder:
     def _remove_leftovers(self) -> None:
         for name in RUN_FILES:
             remove_temporary_files(self.path / name)
+        messages.remove_temporary_messages(self.path / messages.MESSAGES)
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -225,6 +234,9 @@ def load_newest(folder: str | os.PathLike[str]) -> tuple[dict[str, Any] | None, 
 def _make_room(path: Path, overwrite: bool) -> None:
     """See to it that the locked folder `path` holds no run."""
     found = [name for name in RUN_FILES if (path / name).exists()]
+    sent = path / messages.MESSAGES
+    if messages.message_files(sent):
+        found.append(messages.MESSAGES)
     if not found:
         return
     if not overwrite:
@@ -233,6 +245,7 @@ def _make_room(path: Path, overwrite: bool) -> None:
                 f"{path} already holds a run; resume it with: {resume_command(path)}, or choose another --name"
             )
         raise RunError(f"{path} holds part of a run ({', '.join(found)}, but no {CONFIG}); choose another --name")
-    for name in found:
-        (path / name).unlink()
+    for name in RUN_FILES:
+        (path / name).unlink(missing_ok=True)
+    messages.remove_messages(sent)
     sync_folder(path)

@@ -66,7 +66,11 @@ PERCENT_ENDINGS = ("_fraction", "_accuracy", "_drop", "_removed")
 
 
 def describe(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Label and text for every key of `row`: the known ones first, in their order, then the others in theirs."""
+    """Label and text for every key of `row`: the known ones first, in their order, then the others in theirs.
+
+    Figures by layer are left out: they are for files.
+    """
+    row = {key: value for key, value in row.items() if not isinstance(value, Mapping)}
     keys = [key for key in COLUMNS if key in row] + [key for key in row if key not in COLUMNS]
     labels = [COLUMNS[key][0] if key in COLUMNS else key.replace("_", " ") for key in keys]
     # Two keys with one label: both under their own names.

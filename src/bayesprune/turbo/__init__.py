@@ -2,7 +2,7 @@
 
 from bayesprune.turbo.compression import Compression, compress
 from bayesprune.turbo.compressor import Compressor, Size, Update, apply_masks
-from bayesprune.turbo.loop import CollapsedError, DivergedError, Interrupted, Recorder
+from bayesprune.turbo.loop import CollapsedError, DivergedError, Interrupted, MessageRecorder, Recorder
 from bayesprune.turbo.plain_settings import SettingsError
 from bayesprune.turbo.recording import FolderRecorder
 from bayesprune.turbo.settings import PRESETS, Settings
@@ -15,6 +15,7 @@ __all__ = [
     "DivergedError",
     "FolderRecorder",
     "Interrupted",
+    "MessageRecorder",
     "Recorder",
     "Settings",
     "SettingsError",

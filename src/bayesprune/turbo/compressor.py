@@ -72,6 +72,7 @@ class Update:
 
     masks: s* closed over dead units, by layer name.  size: of what they leave.
     change: mean |change| of the probabilities v_{h->s}.  converged: whether message passing settled in every layer.
+    message_change_by_layer, evidence_change_by_layer: mean |change| of v_{h->s} and of v_{eta->s}, by layer name.
     """
 
     masks: dict[str, Tensor] = field(repr=False)
@@ -80,6 +81,8 @@ class Update:
     converged: bool
     weight_strength: float
     unit_strength: float
+    message_change_by_layer: dict[str, float] = field(default_factory=dict, repr=False)
+    evidence_change_by_layer: dict[str, float] = field(default_factory=dict, repr=False)
 
 
 class Compressor:
@@ -133,7 +136,8 @@ class Compressor:
         pulling = [0.0 if resting else f for f, resting in zip(self._factors, self._resting, strict=True)]
         return weight_strength * pulling[0], unit_strength * pulling[1]
 
-    def _count_step(self) -> None:
+    def count_step(self) -> None:
+        """Note that the prior has pulled; every `refresh_every` steps E[rho] follows the weights."""
         self._steps += 1
         if self._steps % self.settings.refresh_every == 0:
             self.prior.refresh(*self.strengths)
@@ -141,12 +145,12 @@ class Compressor:
     def add_gradients(self) -> None:
         """Add the prior's pull to the gradients, between backward and the optimiser's step."""
         self.prior.add_gradients()
-        self._count_step()
+        self.count_step()
 
     def decay(self, learning_rate: float) -> None:
         """Pull the weights towards zero after the optimiser's step."""
         self.prior.decay(learning_rate)
-        self._count_step()
+        self.count_step()
 
     def update(self, accuracy_lost: float | None = None) -> Update:
         """Finish an outer iteration: Module B, then strengths for the next epoch.
@@ -161,7 +165,15 @@ class Compressor:
         """Module B in every layer, and what its messages leave alive."""
         change, results = self.prior.pass_messages()
         masks = self.masks()
-        return Update(masks, self.size(masks), change, all(r.converged for r in results), *self.strengths)
+        return Update(
+            masks,
+            self.size(masks),
+            change,
+            all(r.converged for r in results),
+            *self.strengths,
+            message_change_by_layer=dict(self.prior.message_change_by_layer),
+            evidence_change_by_layer=dict(self.prior.evidence_change_by_layer),
+        )
 
     def adjust(self, size: Size, accuracy_lost: float | None, tolerated: float | None, *, hold: bool = False) -> None:
         """Go to the next epoch and its strengths; under a budget they stay as they are with `hold`."""

@@ -4,13 +4,14 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from bayesprune.data import Batches, DataSet, FlipAndCrop
 from bayesprune.likelihoods import Likelihood
+from bayesprune.runs.messages import Messages
 from bayesprune.surgery import ProofError, moved_masks, moved_state
 from bayesprune.turbo.accuracy_budget import EPSILON, AccuracyBudget, Front
 from bayesprune.turbo.compressor import Compressor, Size, apply_masks
@@ -18,6 +19,7 @@ from bayesprune.turbo.parallel import World
 from bayesprune.turbo.plain_settings import SettingsError
 from bayesprune.turbo.settings import Settings
 from bayesprune.turbo.training import TrainStep, evaluate, make_optimiser, masked
+from bayesprune.turbo.windows import message_windows
 
 PHASES = ("warmup", "prune", "finetune")
 
@@ -47,6 +49,14 @@ class Recorder(Protocol):
 
     def should_stop(self) -> bool:
         """Whether the user wants to stop at the next checkpoint."""
+
+
+@runtime_checkable
+class MessageRecorder(Recorder, Protocol):
+    """A recorder that wants the messages between Module A and Module B, too."""
+
+    def messages(self, messages: Callable[[], Messages]) -> None:
+        """An outer iteration has passed messages; `messages()` makes their windows, which costs some milliseconds."""
 
 
 class Silent:
@@ -142,7 +152,7 @@ class Loop:
         s, phase = self.settings, PHASES[self.phase]
         done = self.epoch / max(1, self.epochs[phase])
         if phase == "prune":
-            return s.learning_rate * (s.prune_decay if done >= 0.7 else 1.0)
+            return s.pruning_rate(done)
         rate = s.learning_rate * (s.finetune_rate if phase == "finetune" else 1.0)
         return rate * 0.5 * (1 + math.cos(math.pi * done))
 
@@ -188,7 +198,7 @@ class Loop:
         for done, (x, y) in enumerate(batches, start=1):
             losses += self.step(x, y)
             if phase == "prune":
-                self.compressor._count_step()
+                self.compressor.count_step()
             self.recorder.step(done, len(batches))
         loss = float(self.world.mean(losses)) / len(batches)
         trained = [*self.model.state_dict().values(), *self.likelihood.state_dict().values()]
@@ -209,12 +219,14 @@ class Loop:
     def _after_epoch(self, phase: str) -> dict[str, Any]:
         if phase != "prune":
             score = evaluate(self.model, self.likelihood, self.validation)
-            row = {f"validation_{k}": v for k, v in score.items()}
+            row: dict[str, Any] = {f"validation_{k}": v for k, v in score.items()}
             if self.masks is not None:
                 row |= _size_row(self.compressor.size(self.masks))
                 self._keep_best(self.budget.lost(score))
             return row
         update = self.compressor.exchange()
+        if isinstance(self.recorder, MessageRecorder):
+            self.recorder.messages(lambda: message_windows(self.compressor.prior, self.epoch + 1))
         masks = update.masks
         with masked(self.model, masks):
             score = evaluate(self.model, self.likelihood, self.validation)
@@ -240,6 +252,8 @@ class Loop:
         row = {f"validation_{k}": v for k, v in score.items()}
         row |= _size_row(update.size)
         row |= {"message_change": update.change, "messages_converged": update.converged}
+        row["message_change_by_layer"] = update.message_change_by_layer
+        row["evidence_change_by_layer"] = update.evidence_change_by_layer
         row |= {"weight_strength": update.weight_strength, "unit_strength": update.unit_strength}
         return row
 

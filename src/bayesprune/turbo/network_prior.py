@@ -72,6 +72,9 @@ class NetworkPrior:
         self._decay_rate: float | None = None
         self._decay_factors: list[Tensor] | None = None
         self._prior_logits: list[Tensor] = []
+        self._evidence_logits: list[Tensor] = []
+        self.message_change_by_layer: dict[str, float] = {}  # of the last exchange
+        self.evidence_change_by_layer: dict[str, float] = {}
         self._states: list[Any] = []
         self.start()
 
@@ -85,12 +88,18 @@ class NetworkPrior:
             self._prior_logits = [
                 torch.logit(torch.rand(p.shape, generator=generator), eps=1e-6).to(p) for p in self._prior_logits
             ]
+        self._evidence_logits = [torch.zeros_like(p) for p in self._prior_logits]
         self._start_states()
 
     @property
     def prior_logits(self) -> list[Tensor]:
         """v_{h->s} of every layer, (batch, *groups)."""
         return self._prior_logits
+
+    @property
+    def evidence_logits(self) -> list[Tensor]:
+        """v_{eta->s} of every layer as sent in the last exchange, (batch, *groups); 0 before the first."""
+        return self._evidence_logits
 
     def _start_states(self) -> None:
         self._states = [
@@ -120,17 +129,21 @@ class NetworkPrior:
         """Module B in every layer: v_{eta->s} goes in, v_{h->s} comes out (paper (17), (36)).
 
         Returns the mean absolute change of the probabilities behind v_{h->s}, and what each layer's inference said.
+        `message_change_by_layer` and `evidence_change_by_layer` hold the changes of v_{h->s} and of v_{eta->s}.
         """
         energies = self._energies()
         self.update_states(energies)
         results: list[Extrinsic] = []
         changed, count = 0.0, 0
         for i, posterior in enumerate(self.posteriors(energies)):
+            name = self.weights[i].name
             evidence = message_to_supports(posterior, self._prior_logits[i])
             result = self.settings.support.extrinsic(evidence, batch_dims=1)
-            difference = torch.sigmoid(result.logit) - torch.sigmoid(self._prior_logits[i])
-            changed, count = changed + float(difference.abs().sum()), count + difference.numel()
-            self._prior_logits[i] = result.logit
+            total, sites = _total_change(result.logit, self._prior_logits[i]), evidence.numel()
+            changed, count = changed + total, count + sites
+            self.message_change_by_layer[name] = total / sites
+            self.evidence_change_by_layer[name] = _total_change(evidence, self._evidence_logits[i]) / sites
+            self._prior_logits[i], self._evidence_logits[i] = result.logit, evidence
             results.append(result)
         if self.settings.restart:
             self._start_states()
@@ -217,6 +230,7 @@ class NetworkPrior:
         """Everything that a resumed run needs, as plain tensors."""
         return {
             "prior_logits": [p.clone() for p in self._prior_logits],
+            "evidence_logits": [e.clone() for e in self._evidence_logits],
             "states": [list(s) if isinstance(s, tuple) else [s] for s in self._states],
             "pulls": [p.clone() for p in self._pulls + self._norm_pulls],
         }
@@ -227,6 +241,9 @@ class NetworkPrior:
         device = self._pulls[0].device
         for kept, current in zip(state["prior_logits"], self._prior_logits, strict=True):
             current.copy_(kept)
+        # Checkpoints of earlier versions do not have it: the next change of v_{eta->s} counts from no evidence.
+        sent = state.get("evidence_logits", map(torch.zeros_like, self._prior_logits))
+        self._evidence_logits = [e.to(p) for p, e in zip(self._prior_logits, sent, strict=True)]
         restored: list[Any] = []
         for parts, current in zip(state["states"], self._states, strict=True):
             tensors = [p.to(device) for p in parts]
@@ -235,6 +252,14 @@ class NetworkPrior:
         for kept, pull in zip(state["pulls"], self._pulls + self._norm_pulls, strict=True):
             pull.copy_(kept)
         self._decay_rate = None
+
+
+def _total_change(logit: Tensor, before: Tensor) -> float:
+    """Sum of the absolute changes of the probabilities behind logits.
+
+    Sums of transposed tensors differ in the last bit, and a resumed run has others.
+    """
+    return float((torch.sigmoid(logit.contiguous()) - torch.sigmoid(before.contiguous())).abs().sum())
 
 
 def _one_if_all(sizes: Tensor) -> Tensor | float:

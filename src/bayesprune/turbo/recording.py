@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bayesprune.runs import Display, Interrupts, RunFolder
+from bayesprune.runs import Display, Interrupts, Messages, RunFolder
 
 LARGEST_SHARE = 0.05  # of the time that saving checkpoints may take
 
 
 class FolderRecorder:
-    """Rows go to the history and the display, states to the checkpoints.
+    """Rows go to the history and the display, states to the checkpoints, messages to their folder.
 
     run: None in processes that do not write.
     A checkpoint is written after every epoch, or less often where writing would take more than a twentieth of the time.
@@ -28,6 +28,10 @@ class FolderRecorder:
 
     def step(self, done: int, total: int) -> None:
         self._display.step(done, total)
+
+    def messages(self, messages: Callable[[], Messages]) -> None:
+        if self._run is not None:
+            self._run.write_messages(messages())
 
     def note(self, text: str) -> None:
         self._display.note(text)

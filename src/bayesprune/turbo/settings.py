@@ -113,6 +113,10 @@ class Settings(PlainSettings):
         """Whether the prior's pull is a step of its own."""
         return self.optimiser == "sgd"
 
+    def pruning_rate(self, done: float) -> float:
+        """The learning rate when a share `done` of the pruning epochs is over."""
+        return self.learning_rate * (self.prune_decay if done >= 0.7 else 1.0)
+
     def prior(self) -> PriorSettings:
         """The objects behind the names."""
         slab_spike = SpikeSlab(Gamma(1.0, self.slab_rate), Gamma(1.0, self.spike_rate))
@@ -169,8 +173,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # Live weights in rectangles that a runtime can skip between: panels, of units sorted before the weight prior grows.
     "regular": {
-        "groups": "panel",
-        "tile": [4, 4],
+        "groups": "strip",
+        "tile": [3, 3],
         "reorder_at": 0.4,
     },
 }

@@ -1,7 +1,7 @@
 """How the messages between Module A and Module B settle, from several starts (paper Fig. 10 and Fig. 11)."""
 
 from bayesprune.reproduce.convergence.files import ConvergenceFiles
-from bayesprune.reproduce.convergence.jobs import ITERATIONS, SETTINGS, ConvergenceJob, convergence_jobs, starts_of
+from bayesprune.reproduce.convergence.jobs import ITERATIONS, SETTINGS, ConvergenceJob, convergence_jobs, expected_jobs
 from bayesprune.reproduce.convergence.report import convergence_report
 from bayesprune.reproduce.convergence.running import StartRunner
 
@@ -13,5 +13,5 @@ __all__ = [
     "StartRunner",
     "convergence_jobs",
     "convergence_report",
-    "starts_of",
+    "expected_jobs",
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from bayesprune.reproduce.convergence.jobs import trial_of
 from bayesprune.reproduce.convergence.markdown import groups
 from bayesprune.reproduce.convergence.settling import ALL, TOLERANCES, changes
 from bayesprune.reproduce.jobs import Row
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8A000")
 SYMBOLS: Final = {"message": r"$v_{h\to s}$, Module B to A", "evidence": r"$v_{\eta\to s}$, Module A to B"}
 PARTS: Final = {"from_supports": SYMBOLS["message"], "to_supports": SYMBOLS["evidence"], "posterior": "$q(s=1)$"}
-PANEL: Final = (3.3, 2.9)  # inches
+PANEL: Final = (3.6, 2.3)  # inches
+COLUMNS: Final = 3
 SMALLEST: Final = 1e-6  # changes below it, 0 too, are drawn here
 PAPER: Final = 15  # iterations in which the paper's messages settle
 STRIP: Final = 3.0  # columns over rows from which on windows are stacked
+CELL: Final = (2.5, 1.2)  # inches across: of a strip, of another window
+BLOCKS: Final = 2  # settings side by side
 
 
 def draw_convergence(row: Row, rows: Iterable[Mapping[str, Any]], path: Path) -> None:
@@ -35,22 +39,27 @@ def draw_convergence(row: Row, rows: Iterable[Mapping[str, Any]], path: Path) ->
 def _draw_changes(row: Row, found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    size = (PANEL[0] * len(found) + 1.6, 2 * PANEL[1] + 0.6)
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(2, len(found), squeeze=False, sharex=True, sharey=True)
-    for column, group in enumerate(found.values()):
-        for line, message in enumerate(SYMBOLS):
-            _changes_panel(panels[line][column], group, message)
-        panels[0][column].set_title(group[0]["title"], fontsize=10)
-        panels[1][column].set_xlabel("outer iteration")
-    for line, symbol in enumerate(SYMBOLS.values()):
-        panels[line][0].set_ylabel(f"mean |change| of {symbol}", fontsize=9)
+    columns = min(COLUMNS, len(found))
+    lines = -(-len(found) // columns)
+    figure = Figure(figsize=(PANEL[0] * columns + 1.4, 2 * PANEL[1] * lines + 0.4), layout="constrained")
+    panels = figure.subplots(2 * lines, columns, squeeze=False, sharex=True, sharey=True)
+    for axes in panels.flat:
+        axes.set_visible(False)
+    for number, group in enumerate(found.values()):
+        line, column = divmod(number, columns)
+        for axes, (message, symbol) in zip(panels[2 * line : 2 * line + 2, column], SYMBOLS.items(), strict=True):
+            axes.set_visible(True)
+            _changes_panel(axes, group, message)
+            if column == 0:
+                axes.set_ylabel("mean |change| of\n" + symbol, fontsize=9)
+        panels[2 * line][column].set_title(group[0]["title"], fontsize=10, fontweight="bold")
+        panels[2 * line + 1][column].set_xlabel("outer iteration")
+        panels[2 * line + 1][column].tick_params(labelbottom=True)
     handles, labels = panels[1][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", fontsize=9, frameon=False)
     starts = max(len(group) for group in found.values())
-    figure.suptitle(
-        f"{row.title}: messages from {starts} random start{'s' if starts > 1 else ''} (faint), and their mean"
-    )
+    several = f"{starts} random starts (faint), and their mean" if starts > 1 else "a random start"
+    figure.suptitle(f"{_title(row, found)}: messages from {several}")
     write_png(figure, path)
 
 
@@ -73,7 +82,9 @@ def _changes_panel(axes: "Axes", group: Sequence[Mapping[str, Any]], message: st
     axes.axvline(PAPER, color="grey", linewidth=0.8, linestyle=":")
     axes.set_yscale("log")
     axes.set_ylim(SMALLEST / 1.5, 1)
-    axes.set_yticks([1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, SMALLEST], ["1", *(f"$10^{{-{k}}}$" for k in range(1, 6)), "0"])
+    axes.set_yticks(
+        [1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, SMALLEST], ["1", *(f"$10^{{-{k}}}$" for k in range(1, 6)), "less"]
+    )
     axes.minorticks_off()
     plain(axes)
 
@@ -89,13 +100,17 @@ def _draw_messages(row: Row, found: Mapping[str, Sequence[Mapping[str, Any]]], p
     iterations = list(first["iterations"])
     height, width = _pixels(first["iterations"][iterations[0]]["posterior"]).shape
     strips = width >= STRIP * height
-    blocks = len(shown)
+    across = min(BLOCKS, len(shown))
+    down = -(-len(shown) // across)
     lines, columns = (len(iterations), len(PARTS)) if strips else (len(PARTS), len(iterations))
-    cell = (3.4, 3.4 * height / width + 0.08) if strips else (1.35, 1.35 * height / width + 0.08)
-    figure = Figure(figsize=(cell[0] * columns + 1.4, (cell[1] * lines + 0.75) * blocks + 0.4), layout="constrained")
-    figure.suptitle(f"{row.title}: messages of {first['layer']}, {height} outputs x {width} inputs, white 0, black 1")
-    parts = figure.subfigures(blocks, 1, squeeze=False)[:, 0]
-    for part, (title, windows) in zip(parts, shown.items(), strict=True):
+    cell = CELL[0] if strips else CELL[1]
+    size = (cell * columns + (0.6 if strips else 1.6), (cell * height / width + 0.06) * lines + 0.65)
+    figure = Figure(figsize=(size[0] * across, size[1] * down + 0.4), layout="constrained")
+    whole = first["shape"] == [height, width]
+    cut = f"{height} outputs x {width} inputs" + ("" if whole else " of {} x {}".format(*first["shape"]))
+    figure.suptitle(f"{_title(row, found)}: messages of {first['layer']} at outer iterations, {cut}, black 1")
+    parts = figure.subfigures(down, across, squeeze=False).flat
+    for part, (title, windows) in zip(parts, shown.items(), strict=False):
         part.suptitle(title, fontsize=10, x=0.01, ha="left", fontweight="bold")
         panels = part.subplots(lines, columns, squeeze=False)
         for i, iteration in enumerate(iterations):
@@ -110,6 +125,11 @@ def _draw_messages(row: Row, found: Mapping[str, Sequence[Mapping[str, Any]]], p
                 else:
                     _name(axes, iteration if j == 0 else "", symbol if i == 0 else "")
     write_png(figure, path)
+
+
+def _title(row: Row, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    trial = trial_of(next(iter(found.values()))[0])
+    return row.title + (f", {trial.upper()}" if trial else "")
 
 
 def _name(axes: "Axes", above: str, beside: str) -> None:

@@ -10,7 +10,7 @@ from bayesprune.reproduce.row_files import RowFiles, Standing
 
 KEYS: Final = (
     *("row", "model", "data", "method", "seed", "epochs", "epochs_scale", "settings", "status", *IDENTITY),
-    *("accuracy", "nonzero_fraction", "outer_iterations", "end", "windows", "warm"),
+    *("accuracy", "nonzero_fraction", "sites", "outer_iterations", "end", "windows", "warm"),
 )
 
 

@@ -1,9 +1,9 @@
 """The study as Markdown."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from bayesprune.reproduce.convergence.jobs import ITERATIONS, SETTINGS
+from bayesprune.reproduce.convergence.jobs import NOISE, SETTINGS, trial_of
 from bayesprune.reproduce.convergence.settling import ALL, MESSAGES, TOLERANCES, pairs
 from bayesprune.reproduce.jobs import Row
 from bayesprune.reproduce.tables import FINISHED, NONE, heading, provenance, table
@@ -12,8 +12,8 @@ Group = Sequence[Mapping[str, Any]]
 INTRODUCTION: Final = (
     "Mean absolute change, from one outer iteration to the next, of the probabilities behind the messages: v_{h->s}"
     " from Module B to Module A (paper Fig. 10) and v_{eta->s} from A to B.  All starts share one warm network, the"
-    " data and the order of examples, and differ in the random pi_n that Algorithm 1 begins with.  The change of the first"
-    " iteration counts from there, and for v_{eta->s} from 1/2."
+    " data and the order of examples, and differ in the random pi_n that Algorithm 1 begins with.  The change of the"
+    " first iteration counts from there, and for v_{eta->s} from 1/2."
 )
 SETTLED: Final = (
     "First iteration from which on the change stays below the tolerance, of the starts in their order; – where the last"
@@ -23,7 +23,8 @@ SETTLED: Final = (
 AGREEMENT: Final = (
     "How near the end points of two starts are, means over all pairs of starts.  Difference: mean |difference| of"
     " q(s=1).  Equal: share of equal supports.  Live in common: live in both over live in any of the two, which says"
-    " more where most supports are dead."
+    " more where most supports are dead.  In brackets the control: the first start against itself with warm weights"
+    f" changed by {NOISE:g} of their size.  Where the two are about equal, the start matters no more than that noise."
 )
 
 
@@ -31,18 +32,18 @@ def convergence_markdown(row: Row, rows: Iterable[Mapping[str, Any]]) -> str:
     """The whole file."""
     rows = list(rows)
     lines = heading(f"How the messages settle: {row.title}")
-    first = rows[0]
-    if first["iterations"] != ITERATIONS or first["steps"] is not None:
-        what = "" if first["steps"] is None else f" of {first['steps']} steps"
-        lines += [f"**A trial with {first['iterations']} iterations{what}: these are not results.**", ""]
+    if trial := trial_of(rows[0]):
+        lines += [f"**A {trial}: these are not results.**", ""]
     return "\n".join([*lines, *convergence_sections(rows, "##")])
 
 
 def convergence_sections(rows: Group, marks: str) -> list[str]:
     """All tables; marks: those of a heading."""
     found = groups(rows)
-    lines = [INTRODUCTION, "", *_settings_table(found), ""]
-    for message, symbol in MESSAGES.items():
+    lines = [INTRODUCTION, ""]
+    if found:
+        lines += [*_settings_table(found), ""]
+    for message, symbol in MESSAGES.items() if found else ():
         lines += [f"{marks} {symbol} settles", "", *([SETTLED, ""] if message == "message" else [])]
         for tolerance in TOLERANCES:
             lines += [f"Below {tolerance:g}:", "", *_settled_table(found, message, f"{tolerance:g}"), ""]
@@ -54,8 +55,8 @@ def convergence_sections(rows: Group, marks: str) -> list[str]:
 
 
 def groups(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """The rows that did not fail by setting, starts in their order."""
-    ordered = sorted(rows, key=lambda row: int(row["start"]))
+    """The rows that did not fail by setting, starts in their order, without controls."""
+    ordered = sorted((row for row in rows if not row["noise"]), key=lambda row: int(row["start"]))
     found = {name: [row for row in ordered if row["setting"] == name and row.get("settled")] for name in SETTINGS}
     return {name: group for name, group in found.items() if group}
 
@@ -115,26 +116,31 @@ def _agreement_table(found: Mapping[str, Group]) -> list[str]:
         lines.append(
             [
                 _title(group),
-                _mean(one[ALL]["difference"] for one in both),
-                _percent(one[ALL]["equal"] for one in both),
-                _percent(one[ALL]["live_in_common"] for one in both),
+                _mean(one[ALL]["difference"] for one in both) + _control(group, "difference", _mean),
+                _percent(one[ALL]["equal"] for one in both) + _control(group, "equal", _percent),
+                _percent(one[ALL]["live_in_common"] for one in both) + _control(group, "live_in_common", _percent),
                 ", ".join(f"{layer} {_percent(one[layer]['equal'] for one in both)}" for layer in layers),
             ]
         )
     return table(("", "difference", "equal %", "live in common %", "equal % by layer"), lines)
 
 
+def _control(group: Group, key: str, form: Callable[[Iterable[float]], str]) -> str:
+    found = [row["control"][ALL][key] for row in group if "control" in row]
+    return f" ({form(found)})" if found else ""
+
+
 def _notes(rows: Group) -> list[str]:
     lines = []
     for row in rows:
-        about = f"- `{row['setting']}` from start {row['start']}: "
+        about = f"- `{row['setting']}` from start {row['start']}{' with noise' if row['noise'] else ''}: "
         if row["status"] != FINISHED:
             lines.append(about + row["status"])
         if "stale" in row:
             lines.append(f"{about}stale, not run with the present configuration ({row['stale']})")
         unsettled = [one["iteration"] for one in row["outer_iterations"] or () if not one["messages_converged"]]
         if unsettled:
-            lines.append(f"{about}message passing inside Module B did not converge in iterations {_ranges(unsettled)}")
+            lines.append(f"{about}no convergence inside Module B in iteration {_ranges(unsettled)}")
     if len({row["warm"] for row in rows}) > 1:
         lines.append("- Rows began with different warm networks; only those with the same one are compared.")
     return lines

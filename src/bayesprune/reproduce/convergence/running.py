@@ -20,7 +20,7 @@ from bayesprune.baselines import BaselineSettings
 from bayesprune.data import Batches, DataSet, FlipAndCrop
 from bayesprune.likelihoods import Classification
 from bayesprune.provenance import hardware, versions
-from bayesprune.reproduce.convergence.jobs import SEED, ConvergenceJob
+from bayesprune.reproduce.convergence.jobs import FIRST, NOISE, SEED, ConvergenceJob
 from bayesprune.reproduce.jobs import Job
 from bayesprune.reproduce.row_files import FAILED
 from bayesprune.runs.atomic import remove_temporary_files, write_atomically
@@ -32,7 +32,8 @@ from bayesprune.turbo.training import TrainStep, evaluate, make_optimiser, maske
 from bayesprune.turbo.windows import as_bytes, message_windows
 
 SITES: Final = 4096  # of a layer, whose q(s) at the end is kept to compare starts; drawn once
-WINDOWS_AT: Final = (1, 2, 3, 5, 10, 15, 20, 30)  # outer iterations whose messages are kept, of the first start
+WINDOW_ROWS, WINDOW_COLUMNS, WINDOW_CELLS = 64, 128, 4096  # most that is kept of the layer that is shown
+WINDOWS_AT: Final = (1, 2, 5, 15)  # and the last: outer iterations whose messages are kept, of the first start
 SHOWN: Final = 3  # the dense layer that the paper shows (Fig. 11), counted from 1; the last where there are fewer
 Weights = dict[str, Tensor]
 
@@ -71,7 +72,8 @@ def warm_network(job: ConvergenceJob, data: DataSet, path: Path, recorder: Recor
     settings = BaselineSettings(**values | phases)
     described = json.dumps({"model": job.row.model, "data": job.row.data, **settings.as_dict()}, sort_keys=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(path.with_name(".warm.lock"))
+    lock_path = path.with_name(".warm.lock")
+    lock = FolderLock(lock_path)
     try:
         if path.exists():
             with safe_open(path, "pt") as content:
@@ -85,6 +87,7 @@ def warm_network(job: ConvergenceJob, data: DataSet, path: Path, recorder: Recor
         write_atomically(path, [serialize_tensors(weights, {"settings": described})])
         return weights
     finally:
+        lock_path.unlink(missing_ok=True)
         lock.release()
 
 
@@ -120,13 +123,13 @@ def run_start(job: ConvergenceJob, warm: Mapping[str, Tensor], data: DataSet, re
     started = time.perf_counter()
     assert isinstance(job.settings, Settings)
     network = _create(job, data)
-    network.load_state_dict(warm)
+    network.load_state_dict(noisy(warm) if job.noise else warm)
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(SEED)
             figures = _Start(job, job.settings, network, data, recorder).run()
     except DivergedError as error:
-        nothing = ("accuracy", "nonzero_fraction", "macs_removed", "outer_iterations", "end", "windows")
+        nothing = ("accuracy", "nonzero_fraction", "macs_removed", "sites", "outer_iterations", "end", "windows")
         figures = dict.fromkeys(nothing) | {"status": f"{FAILED}: {error}"}
     finally:
         gc.collect()  # the CUDA graph of this job
@@ -175,11 +178,11 @@ class _Start:
             rows.append(
                 {
                     "iteration": iteration,
-                    "loss": loss,
-                    "message_change": update.change,
-                    "evidence_change": mean_over_sites(self.compressor.prior, update.evidence_change_by_layer),
-                    "message_change_by_layer": update.message_change_by_layer,
-                    "evidence_change_by_layer": update.evidence_change_by_layer,
+                    "loss": _short(loss),
+                    "message_change": _short(update.change),
+                    "evidence_change": _short(mean_over_sites(self.compressor.prior, update.evidence_change_by_layer)),
+                    "message_change_by_layer": _shorts(update.message_change_by_layer),
+                    "evidence_change_by_layer": _shorts(update.evidence_change_by_layer),
                     "messages_converged": update.converged,
                     "nonzero_fraction": update.size.nonzero_fraction,
                     "empty_layers": update.size.empty_layers,
@@ -188,7 +191,7 @@ class _Start:
                 }
             )
             last = iteration == self.job.iterations
-            if self.job.start == 0 and (iteration in WINDOWS_AT or last):
+            if self.job.start == FIRST and not self.job.noise and (iteration in WINDOWS_AT or last):
                 windows[str(iteration)] = self._window(iteration)
             end = ends(self.compressor.prior) if last else {}
             self.compressor.adjust(update.size, None, None)
@@ -208,7 +211,7 @@ class _Start:
             "sites": {w.name: p.numel() for w, p in _layers(self.compressor.prior)},
             "outer_iterations": rows,
             "end": end,
-            "windows": {"layer": self.shown, "iterations": windows} if windows else None,
+            "windows": {"layer": self.shown, "shape": self._shown_shape(), "iterations": windows} if windows else None,
         }
 
     def _train(self, examples: Iterator[tuple[Tensor, Tensor]], steps: int, done: float) -> float:
@@ -225,11 +228,28 @@ class _Start:
             raise DivergedError(f"the loss became {loss}; try a learning rate below {self.settings.learning_rate:g}")
         return loss
 
+    def _shown_shape(self) -> list[int]:
+        return [*self.network.get_submodule(self.shown).get_parameter("weight").shape]
+
     def _window(self, iteration: int) -> dict[str, list[str]]:
-        """Both messages of the layer that is shown: every row of the window as hexadecimal bytes."""
-        layer = message_windows(self.compressor.prior, iteration).layers[self.shown]
+        """Both messages and q(s) of the layer that is shown: every row of the window as hexadecimal bytes."""
+        layer = message_windows(self.compressor.prior, iteration, WINDOW_COLUMNS).layers[self.shown]
+        rows = min(layer.shape[0], WINDOW_ROWS)
+        columns = min(layer.shape[1], WINDOW_COLUMNS, WINDOW_CELLS // rows)
         parts = {"from_supports": layer.from_supports, "to_supports": layer.to_supports, "posterior": layer.posterior}
-        return {name: [line.numpy().tobytes().hex() for line in part] for name, part in parts.items()}
+        return {
+            name: [line.numpy().tobytes().hex() for line in part[:rows, :columns].contiguous()]
+            for name, part in parts.items()
+        }
+
+
+def _short(value: float) -> float:
+    """Six digits: enough for a change, and half the file."""
+    return float(f"{value:.6g}")
+
+
+def _shorts(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: _short(value) for name, value in values.items()}
 
 
 def _create(job: ConvergenceJob, data: DataSet) -> nn.Module:
@@ -266,9 +286,20 @@ def ends(prior: NetworkPrior) -> dict[str, str]:
     return found
 
 
+def noisy(weights: Mapping[str, Tensor]) -> Weights:
+    """Every number w changed to w (1 + NOISE xi), xi normal."""
+    generator = torch.Generator().manual_seed(SEED)
+    found = {}
+    for name, value in weights.items():
+        if value.is_floating_point():
+            value = value * (1 + NOISE * torch.randn(value.shape, generator=generator).to(value))
+        found[name] = value
+    return found
+
+
 def shown_layer(network: nn.Module) -> str:
     """The dense layer whose messages are shown."""
-    dense = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    dense: list[str] = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
     return dense[min(SHOWN, len(dense)) - 1]
 
 
@@ -278,5 +309,4 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
     for name in sorted(weights):
         digest.update(name.encode())
         digest.update(weights[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    found: str = digest.hexdigest()
-    return found[:16]
+    return digest.hexdigest()[:16]

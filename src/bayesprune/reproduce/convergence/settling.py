@@ -56,7 +56,10 @@ def agreement(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, dic
 
 
 def with_settling(rows: Rows) -> Rows:
-    """Rows with `settled`, and with `agreement` by the other starts of their setting; the end points are left out."""
+    """Rows with `settled`, and with `agreement` by the other starts of their setting; the end points are left out.
+
+    The first start gets `control`, too: its agreement with the same start and a little noise in the weights.
+    """
     found = []
     for row in rows:
         completed = {key: value for key, value in row.items() if key != "end"}
@@ -68,15 +71,22 @@ def with_settling(rows: Rows) -> Rows:
                 }
                 for message in MESSAGES
             }
-            completed["agreement"] = {str(other["start"]): agreement(row, other) for other in rows if _pair(row, other)}
+            others = [other for other in rows if _comparable(row, other)]
+            completed["agreement"] = {
+                str(other["start"]): agreement(row, other) for other in others if other["start"] != row["start"]
+            }
+            for other in others:
+                if other["noise"] and not row["noise"] and other["start"] == row["start"]:
+                    completed["control"] = agreement(row, other)
         found.append(completed)
     return found
 
 
-def _pair(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two rows differ in their start only."""
+def _comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows differ in their start or in the noise only."""
     same = all(one[key] == other[key] for key in ("setting", "warm"))
-    return same and one["start"] != other["start"] and other["outer_iterations"] is not None
+    apart = (one["start"] == other["start"]) != (one["noise"] == other["noise"])
+    return same and apart and other["outer_iterations"] is not None
 
 
 def pairs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, dict[str, float]]]:
