@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bayesprune.artefact import ArtefactError
-from bayesprune.cli import bench, compress, data, export, frontier, reproduce, results
+from bayesprune.cli import bench, compress, data, export, frontier, report, reproduce, results, robustness
 from bayesprune.data import DataError
 from bayesprune.export import ExportError
 from bayesprune.latency import LatencyError
@@ -27,6 +27,9 @@ app.command("evaluate")(results.evaluate)
 app.command("info")(results.info)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)
+app.command("report")(report.report)
+app.command("figures")(report.figures)
+app.command("robustness")(robustness.robustness)
 app.add_typer(data.app, name="data")
 app.add_typer(frontier.app, name="frontier")
 app.add_typer(reproduce.app, name="reproduce")

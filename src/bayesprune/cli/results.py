@@ -50,7 +50,7 @@ def evaluate(
         raise RunError(f"{source} does not say on which data; add --data with one of {', '.join(data.DATA_SETS)}")
     loaded = data.load(name, data_dir, device=place)
     if found.file is not None:
-        _check_fit(found, loaded)
+        check_fit(found, loaded)
         network = found.network(place)
     else:
         network = _masked_network(found, loaded, place)
@@ -58,7 +58,7 @@ def evaluate(
     typer.echo(json.dumps({k: round(v, 6) for k, v in score.items()}))
 
 
-def _check_fit(found: Source, loaded: data.DataSet) -> None:
+def check_fit(found: Source, loaded: data.DataSet) -> None:
     """Raise RunError unless the data fit the network."""
     if found.input_shape != loaded.input_shape:
         raise RunError(

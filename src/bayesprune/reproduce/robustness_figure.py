@@ -37,8 +37,8 @@ def draw_robustness(records: Records, path: Path) -> list[Path]:
     styles = styles_of(records)
     for record, part, found in parts(records):
         style = styles[label_of(record, records)]
-        _line(left, found["fgsm"], "epsilon", style, DASHES[part])
-        _line(right, found["noise"], "sigma", style, DASHES[part])
+        _line(left, found, "fgsm", "epsilon", style, DASHES[part])
+        _line(right, found, "noise", "sigma", style, DASHES[part])
         _points(left, found["pgd"], style[0], PGD_MARKERS[part])
     left.set(xlabel="ε of FGSM, pixels between 0 and 1", ylabel="test accuracy, %", title="attacked")
     right.set(xlabel="standard deviation of Gaussian noise, pixels between 0 and 1", title="in noise")
@@ -47,10 +47,10 @@ def draw_robustness(records: Records, path: Path) -> list[Path]:
         plain(axes)
     handles = [Line2D([], [], color=c, marker=m, markersize=MARKER, label=label) for label, (c, m) in styles.items()]
     for part in dict.fromkeys(part for _, part, _ in parts(records)):
-        handles.append(Line2D([], [], color="black", linestyle=DASHES[part], label=TITLES[part]))
+        keys: list[dict[str, Any]] = [{"linestyle": DASHES[part], "label": TITLES[part]}]
         if records[0]["settings"]["pgd_epsilons"]:
-            style = {"color": "black", "linestyle": "", "marker": PGD_MARKERS[part]}
-            handles.append(Line2D([], [], label=f"PGD, {TITLES[part]}", **style))
+            keys.append({"linestyle": "", "marker": PGD_MARKERS[part], "label": f"PGD, {TITLES[part]}"})
+        handles += [Line2D([], [], color="black", **one) for one in keys]
     figure.legend(handles=handles, loc="outside right upper", frameon=False)
     figure.suptitle(robustness_title(records))
     write_png(figure, path.with_suffix(".png"))
@@ -71,11 +71,12 @@ def styles_of(records: Records) -> dict[str, Style]:
     return {label: PALETTE[place % len(PALETTE)] for place, label in enumerate(labels)}
 
 
-def _line(axes: "Axes", found: list[Mapping[str, Any]], key: str, style: Style, dashes: str) -> None:
-    points = sorted((one[key], 100 * one["accuracy"]) for one in found)
+def _line(axes: "Axes", found: Mapping[str, Any], kind: str, key: str, style: Style, dashes: str) -> None:
+    """Accuracy over the strength of one kind of harm, from the clean images on."""
+    points = sorted(({0.0: found["clean"]["accuracy"]} | {one[key]: one["accuracy"] for one in found[kind]}).items())
     colour, marker = style
     line: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": MARKER}
-    axes.plot([x for x, _ in points], [y for _, y in points], linewidth=1.5, **line)
+    axes.plot([x for x, _ in points], [100 * y for _, y in points], linewidth=1.5, **line)
 
 
 def _points(axes: "Axes", found: list[Mapping[str, Any]], colour: str, marker: str) -> None:

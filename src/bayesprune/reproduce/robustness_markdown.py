@@ -7,6 +7,7 @@ from bayesprune.reproduce.robustness_claims import Records, accuracy, claims, me
 from bayesprune.reproduce.tables import NONE, heading, made_with, table
 
 PARTS: Final = {"before": "as it is", "after": "adversarial"}
+Column = tuple[str, str, str, float]  # title, and the figure: its kind, and the key and value that pick it
 
 
 def robustness_title(records: Records) -> str:
@@ -43,11 +44,11 @@ def robustness_sections(records: Records, marks: str) -> list[str]:
 
 def networks_table(records: Records) -> list[str]:
     """A line for every network, and one after adversarial fine-tuning."""
-    columns = _columns(records[0]["settings"])
-    head = ["network", "method", "training", "clean %", *(title for title, _, _, _ in columns), "ECE %", "NLL"]
+    shown = columns(records[0]["settings"])
+    head = ["network", "method", "training", "clean %", *(title for title, *_ in shown), "ECE %", "NLL"]
     lines = []
     for record, part, found in parts(records):
-        cells = [_percent(_figure(found, kind, key, value)) for _, kind, key, value in columns]
+        cells = [_percent(figure_of(found, column)) for column in shown]
         clean = found["clean"]
         ends = [_percent(clean["ece"]), f"{clean['nll']:.3f}" if clean["nll"] is not None else NONE]
         about = [record["name"], f"`{record['method']}`", PARTS[part]]
@@ -57,7 +58,7 @@ def networks_table(records: Records) -> list[str]:
 
 def methods_table(records: Records) -> list[str]:
     """Mean ± standard deviation over the networks of each method."""
-    columns = _columns(records[0]["settings"])
+    shown = columns(records[0]["settings"])
     lines = []
     for method, count in _methods(records).items():
         mine = [one for one in records if one["method"] == method]
@@ -66,15 +67,15 @@ def methods_table(records: Records) -> list[str]:
             if not found:
                 continue
             rows = [[one["clean"]["accuracy"] for one in found]]
-            rows += [[_figure(one, kind, key, value) for one in found] for _, kind, key, value in columns]
+            rows += [[figure_of(one, column) for one in found] for column in shown]
             rows.append([one["clean"]["ece"] for one in found])
             lines.append([f"`{method}`", str(count), title, *map(_mean, rows)])
-    head = ["method", "networks", "training", "clean %", *(title for title, _, _, _ in columns), "ECE %"]
+    head = ["method", "networks", "training", "clean %", *(title for title, *_ in shown), "ECE %"]
     return table(head, lines)
 
 
-def _columns(settings: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:
-    """Title, kind, key and value of all figures but the clean ones."""
+def columns(settings: Mapping[str, Any]) -> list[Column]:
+    """All figures but the clean ones."""
     kinds = (
         ("FGSM", "fgsm", "epsilon", "epsilons"),
         ("PGD", "pgd", "epsilon", "pgd_epsilons"),
@@ -88,7 +89,9 @@ def _columns(settings: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:
     ]
 
 
-def _figure(found: Mapping[str, Any], kind: str, key: str, value: float) -> float | None:
+def figure_of(found: Mapping[str, Any], column: Column) -> float | None:
+    """The accuracy of a part under a kind of harm; None where that was not measured."""
+    _, kind, key, value = column
     return next((one["accuracy"] for one in found[kind] if one[key] == value), None)
 
 
