@@ -32,7 +32,8 @@ def every_job(row, **options):
 @pytest.mark.parametrize("row", ROWS)
 def test_there_is_a_job_for_every_method_protocol_and_seed(row):
     names = {(job.method, job.protocol, job.seed) for job in every_job(row)}
-    expected = set(itertools.product(METHODS, PROTOCOLS, (0, 1))) - {("ours-paper-prior", "best", s) for s in (0, 1)}
+    expected = set(itertools.product(METHODS, PROTOCOLS, (0, 1)))
+    expected -= {(m, p, s) for m, p in (("ours-paper-prior", "best"), ("ours-macs", "paper")) for s in (0, 1)}
     assert names == expected
     assert all(job.settings.seed == job.seed for job in every_job(row))
 
@@ -63,8 +64,8 @@ def test_baselines_keep_the_proportions_of_their_recipe():
             assert [getattr(job.settings, p) for p in PHASES] == [getattr(known, p) for p in PHASES]  # 145 already
             assert job.settings.strength == known.strength
     kept = {job.method: job.settings for job in every_job("alexnet")}
-    assert kept["magnitude"].target_nonzero == pytest.approx(0.0342)
-    assert kept["group-norm"].target_macs == pytest.approx(0.5406)
+    assert kept["magnitude"].target_nonzero == pytest.approx(0.0145)
+    assert kept["group-norm"].target_macs == pytest.approx(0.346)
     assert kept["snip"].target_nonzero == pytest.approx(0.1175)
 
 

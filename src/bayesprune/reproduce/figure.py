@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bayesprune.reproduce.averaging import ACCURACY, MACS, NONZERO, Axis
 from bayesprune.reproduce.comparing import MethodGroup, groups
 from bayesprune.reproduce.jobs import Row
-from bayesprune.reproduce.methods import METHODS, OURS, PAPER_PRIOR, UNPRUNED
+from bayesprune.reproduce.methods import METHODS, OURS, OURS_MACS, PAPER_PRIOR, UNPRUNED
 from bayesprune.reproduce.paper import TABLE2, Printed
 from bayesprune.reproduce.pictures import figure_title, nonzeros, plain, write_png
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 STYLES: Final[dict[str, tuple[str, str]]] = {
     UNPRUNED: ("#000000", "_"),
     OURS: ("#D55E00", "*"),
+    OURS_MACS: ("#D55E00", "p"),
     PAPER_PRIOR: ("#D55E00", "X"),
     "variational-dropout": ("#0072B2", "o"),
     "group-variational-dropout": ("#56B4E9", "s"),

@@ -31,8 +31,9 @@ PROTOCOL_NOTES = {
     "best": (
         "Every method with the best recipe that we know for it, and as many epochs in total as `ours`."
         "  `unpruned` is dense training for as many epochs; drops are measured against it, seed by seed."
-        "  `magnitude` and `group-norm`, which are not in the paper, are asked for the nonzeros and for the MACs of the"
-        " paper's proposed network."
+        "  `magnitude` and `group-norm`, which are not in the paper, are asked for about the nonzeros and the MACs of"
+        " `ours`.  `ours-macs` is `ours` with a weak prior on single weights, to be compared with `group-norm`, which"
+        " removes units only."
     ),
     "paper": (
         "What the paper gives: learning rate 0.01, batches of 64 (LeNet-5) or 128, fine-tuning for 15 (LeNet-5) or 30"

@@ -13,8 +13,10 @@ from bayesprune.reproduce.jobs import PHASES, Job, Row, check_known, read_values
 from bayesprune.turbo import PRESETS, Settings
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("best", "paper")
-UNPRUNED, OURS, PAPER_PRIOR = "unpruned", "ours", "ours-paper-prior"
-METHODS: Final[tuple[str, ...]] = (UNPRUNED, OURS, PAPER_PRIOR, *baselines.METHODS)
+UNPRUNED, OURS, OURS_MACS, PAPER_PRIOR = "unpruned", "ours", "ours-macs", "ours-paper-prior"
+METHODS: Final[tuple[str, ...]] = (UNPRUNED, OURS, OURS_MACS, PAPER_PRIOR, *baselines.METHODS)
+# Where single weights hardly matter, to be compared with methods that remove units only; and Algorithm 1 to the letter.
+ONLY_UNDER: Final[dict[str, Protocol]] = {OURS_MACS: "best", PAPER_PRIOR: "paper"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,7 @@ def jobs(
 ) -> list[MethodJob]:
     """All jobs, those of the first seed first, so that a whole table is there early.
 
-    configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods get.
-    The paper's own prior is there under the paper's protocol only: it is that protocol's method to the letter.
+    configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods get, and ROW-ours-macs-best.yaml.
     """
     check_known("method", methods, METHODS)
     check_known("protocol", protocols, PROTOCOLS)
@@ -54,18 +55,22 @@ def jobs(
     for seed in seeds:
         for protocol in chosen:
             for method in (one for one in METHODS if one in methods):
-                if method == PAPER_PRIOR and protocol != "paper":
+                if ONLY_UNDER.get(method, protocol) != protocol:
                     continue
-                settings = dataclasses.replace(settings_of(row, method, protocol, ours[protocol]), seed=seed)
+                if method == OURS_MACS:
+                    settings: Settings | BaselineSettings = read_ours(row, protocol, configs, OURS_MACS)
+                else:
+                    settings = settings_of(row, method, protocol, ours[protocol])
+                settings = dataclasses.replace(settings, seed=seed)
                 if epochs_scale != 1:
                     settings = scaled(settings, epochs_scale)
                 found.append(MethodJob(row, method, seed, settings, epochs_scale, protocol=protocol))
     return found
 
 
-def read_ours(row: Row, protocol: str, configs: Path) -> Settings:
-    """The settings of `ours`, from its file."""
-    return Settings.from_dict(read_values(configs / f"{row.name}-ours-{protocol}.yaml", row, "configs/table2"))
+def read_ours(row: Row, protocol: str, configs: Path, method: str = OURS) -> Settings:
+    """The settings of `ours` or `ours-macs`, from its file."""
+    return Settings.from_dict(read_values(configs / f"{row.name}-{method}-{protocol}.yaml", row, "configs/table2"))
 
 
 def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Settings | BaselineSettings:

@@ -12,7 +12,7 @@ from bayesprune.reproduce.comparing import MethodGroup, best, dominated_by, grou
 from bayesprune.reproduce.jobs import ROWS, Row
 from bayesprune.reproduce.markdown import PROTOCOL_NOTES, against_paper, main_table, regularity_table, wins
 from bayesprune.reproduce.merging import Rows
-from bayesprune.reproduce.methods import OURS, PAPER_PRIOR, UNPRUNED
+from bayesprune.reproduce.methods import OURS, UNPRUNED
 from bayesprune.reproduce.paper import SOURCE, TABLE2, Printed
 from bayesprune.reproduce.study.markdown import study_sections, study_title
 from bayesprune.reproduce.tables import cell, made_with, provenance, table, unusual
@@ -125,7 +125,7 @@ def remarks(found: Sequence[MethodGroup], printed: Mapping[str, Printed]) -> lis
     if UNPRUNED in by_method and UNPRUNED in printed:
         lines += _unpruned(by_method[UNPRUNED], printed[UNPRUNED])
     for method, group in by_method.items():
-        if method in printed and method not in (OURS, PAPER_PRIOR, UNPRUNED):
+        if method in printed and method not in (OURS, UNPRUNED):
             lines += _below_the_paper(group, printed[method])
     lines += [
         f"- `{group.method}` has {len(group.rows)} of {FEWEST_SEEDS} seeds: its mean says little"

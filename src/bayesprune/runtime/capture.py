@@ -14,6 +14,7 @@ class Captured:
 
     def __init__(self, run: Callable[[Tensor], Tensor], x: Tensor) -> None:
         self._x = x.clone()
+        self._run = run  # its tensors are read by the graph
         self._lock = threading.Lock()
         with torch.inference_mode(), torch.cuda.device(x.device):
             side = torch.cuda.Stream()

@@ -41,7 +41,7 @@ def panels_kernel(
     count = tl.load(panel + 1)
     weight = tl.load(panel + 2)
     begin = tl.load(sites + first, mask=first < site_count * POOL, other=0)
-    examples64 = examples.to(tl.int64)
+    examples64 = tl.cast(examples, tl.int64)  # a batch of one is a constant of the kernel, which has no `to`
     reads = source + begin[:, None].to(tl.int64) * examples64 + example[None, :]
     row = tl.arange(0, HEIGHT)
     bias = tl.load(biases + tl.program_id(2) * HEIGHT + row)

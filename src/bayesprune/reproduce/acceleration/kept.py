@@ -9,11 +9,11 @@ from torch import nn
 
 from bayesprune import artefact
 from bayesprune.reproduce.jobs import check_known
-from bayesprune.reproduce.methods import METHODS, PAPER_PRIOR, UNPRUNED
+from bayesprune.reproduce.methods import METHODS, ONLY_UNDER, UNPRUNED
 from bayesprune.reproduce.row_files import FAILED, NETWORK, NO_NETWORK, RowFiles
 
 PROTOCOL: Final = "best"
-CHOICES: Final = tuple(method for method in METHODS if method != PAPER_PRIOR)  # which is no method of that protocol
+CHOICES: Final = tuple(method for method in METHODS if ONLY_UNDER.get(method, PROTOCOL) == PROTOCOL)
 
 
 @dataclass(frozen=True)
