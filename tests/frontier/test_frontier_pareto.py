@@ -79,8 +79,8 @@ def test_a_grid_is_every_combination():
 def test_the_default_grid_can_be_stacked():
     settings = frontier.expand(frontier.default_grid(54_000))
     assert len(settings) == 48
-    assert {one.unit_strength for one in settings} == {3000, 4000, 5000, 6000}
-    assert {one.weight_strength for one in settings} == {4, 6, 10}
+    assert {one.unit_strength for one in settings} == {500, 1500, 3500, 6000}
+    assert {one.weight_strength for one in settings} == {0.5, 3, 8}
     frontier.check_settings(settings)
     assert {one.weight_start for one in settings} == {Settings().weight_start}
     small = frontier.expand(frontier.default_grid(5400))

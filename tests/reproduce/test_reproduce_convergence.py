@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bayesprune import data, models
-from bayesprune.reproduce import ROWS
+from bayesprune.reproduce import ROWS, write_results_page
 from bayesprune.reproduce.convergence import SETTINGS, ConvergenceFiles, StartRunner, convergence_jobs
 from bayesprune.reproduce.convergence.figure import draw_convergence
 from bayesprune.reproduce.convergence.markdown import convergence_markdown
@@ -381,6 +381,16 @@ def test_from_data_to_a_report_and_stopped_and_continued(convergence, monkeypatc
     assert convergence(*FEW)[0] == 0
     assert Path(f"out/{NAME}.png").exists()
     assert calls[8:] == []
+
+    # The page of all results shows it under the name of its row.
+    Path("results/convergence").mkdir(parents=True)
+    for ending in ("json", "png"):
+        Path(f"results/convergence/digits.{ending}").write_bytes(Path(f"out/{NAME}.{ending}").read_bytes())
+    write_results_page(Path("results"), Path("docs"))
+    page = Path("docs/results.md").read_text()
+    assert "## How the messages settle: LeNet-5 on the embedded digits" in page
+    assert "![How the messages settle" in page
+    assert Path("docs/figures/convergence-digits.png").exists()
 
 
 def test_another_warm_up_is_trained_anew(configs, digits, tmp_path):

@@ -67,7 +67,13 @@ def results():
     figures = {"nonzero_fraction": 0.02, "macs_removed": 0.5, "structure": [3, 4], "validation": {"accuracy": 0.95}}
     members = [figures | {"front": True}, figures | {"front": False, "structure": [9, 9]}]
     plan = {"model": "lenet5", "data": "digits"}
-    content = {"plan": plan, "members": members, "versions": {"python": "3"}, "hardware": {"gpu": "none"}}
+    content = {
+        "plan": plan,
+        "members": members,
+        "seconds": 12.3,
+        "versions": {"python": "3"},
+        "hardware": {"gpu": "none"},
+    }
     Path("results/frontier.json").write_text(json.dumps(content))
 
 
@@ -105,6 +111,7 @@ def test_the_page_has_everything_and_keeps_what_people_wrote(results, reproduce)
     assert "`snip` with seed 0: failed: the loss became nan" in text
     assert "it loses 10.00 points and has 90.0 % of its weights in rectangles" in text
     assert "| 95.00 | 2.00 | 50.00 | 3-4 |" in text
+    assert "trained at once in 12 s, 1 of them" in text
     assert "9-9" not in text
     assert "hardware: gpu none" in text
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from bayesprune.reproduce import write_results_page
 from bayesprune.reproduce.figure import STYLES
 from bayesprune.reproduce.robustness_claims import AMONG_THESE, FAILS, HOLDS, UNKNOWN, claims
 from bayesprune.reproduce.robustness_figure import PALETTE, label_of, styles_of
@@ -156,3 +157,11 @@ def test_without_matplotlib_only_the_pictures_are_missing(tmp_path, monkeypatch)
 def test_any_number_of_networks_can_be_drawn(tmp_path, count):
     records = [record("other", (0.8, 0.2, 0.1), 0.2, number) for number in range(count)]
     assert len(write_robustness(records, tmp_path)[0]) == 4
+
+
+def test_the_page_of_all_results_shows_it(tmp_path):
+    write_robustness(as_the_paper_says(), tmp_path / "results" / "robustness")
+    write_results_page(tmp_path / "results", tmp_path / "docs")
+    page = (tmp_path / "docs/results.md").read_text()
+    assert "| 24.86 |" in page
+    assert (tmp_path / "docs/figures/robustness.png").exists()

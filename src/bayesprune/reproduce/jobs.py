@@ -73,6 +73,21 @@ class Job(ABC):
         """Of all phases together."""
         return total_epochs(self.settings)
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """What its row begins with: all that is known before it has run."""
+        return {
+            "row": self.row.name,
+            "model": self.row.model,
+            "data": self.row.data,
+            "method": self.method,
+            **self.identity,
+            "seed": self.seed,
+            "epochs": self.epochs,
+            "epochs_scale": self.epochs_scale,
+            "settings": self.settings.as_dict(),
+        }
+
 
 def total_epochs(settings: Settings | BaselineSettings) -> int:
     """Of all phases together."""

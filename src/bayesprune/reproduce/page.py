@@ -9,11 +9,13 @@ from bayesprune.reproduce.acceleration.entries import read_entries
 from bayesprune.reproduce.acceleration.markdown import TITLE, acceleration_sections
 from bayesprune.reproduce.averaging import ACCURACY, MAIN_AXES, OTHER_AXES, Mean
 from bayesprune.reproduce.comparing import MethodGroup, best, dominated_by, groups, usable
+from bayesprune.reproduce.convergence.markdown import convergence_sections
 from bayesprune.reproduce.jobs import ROWS, Row
 from bayesprune.reproduce.markdown import PROTOCOL_NOTES, against_paper, main_table, regularity_table, wins
 from bayesprune.reproduce.merging import Rows
 from bayesprune.reproduce.methods import OURS, UNPRUNED
 from bayesprune.reproduce.paper import SOURCE, TABLE2, Printed
+from bayesprune.reproduce.robustness_markdown import robustness_sections, robustness_title
 from bayesprune.reproduce.study.markdown import study_sections, study_title
 from bayesprune.reproduce.tables import cell, made_with, provenance, table, unusual
 from bayesprune.runs import RunError
@@ -25,10 +27,12 @@ FEWEST_SEEDS: Final = 3  # below which a spread says little
 
 
 def write_results_page(results: Path, docs: Path) -> list[Path]:
-    """Write DOCS/results.md from what there is in RESULTS: table2, regularity, acceleration and frontier.json.
+    """Write DOCS/results.md from what there is in RESULTS.
 
+    That is table2, regularity, acceleration, convergence, robustness and frontier.json.
     Pictures are copied to DOCS/figures.  Every section begins with the hand-written DOCS/remarks/SECTION.md, if there
-    is one: results, table2-ROW, regularity-ROW, acceleration, frontier.  Returns what was written.
+    is one: results, table2-ROW, regularity-ROW, acceleration, frontier, convergence-ROW, robustness.  Returns what was
+    written.
     """
     page = _Page(results, docs)
     page.add("# Results", "", f"Written by `{COMMAND}`; hand-written remarks are in `docs/remarks`.", "")
@@ -42,9 +46,15 @@ def write_results_page(results: Path, docs: Path) -> list[Path]:
         page.add(*acceleration_sections(entries, "###"))
     if (results / "frontier.json").exists():
         _frontier(page, read_json(results / "frontier.json"))
+    for row in ROWS.values():
+        if (rows := _read_rows(results / "convergence" / f"{row.name}.json")) is not None:
+            _convergence(page, row, rows)
+    if (results / "robustness" / "robustness.json").exists():
+        _robustness(page, read_json(results / "robustness" / "robustness.json")["networks"])
     if not page.sections:
         raise RunError(
-            f"{results} holds no table2/ROW.json, regularity/ROW.json, acceleration/*.json or frontier.json; "
+            f"{results} holds no table2/ROW.json, regularity/ROW.json, acceleration/*.json, frontier.json, "
+            "convergence/ROW.json or robustness/robustness.json; "
             "make some with: bayesprune reproduce table2 --row lenet5"
         )
     return page.write()
@@ -180,13 +190,24 @@ def _regularity(page: _Page, row: Row, rows: Rows) -> None:
     page.add(*study_sections(rows, "###"))
 
 
+def _convergence(page: _Page, row: Row, rows: Rows) -> None:
+    title = f"How the messages settle: {row.title}"
+    page.section(f"convergence-{row.name}", title, Path("convergence") / f"{row.name}.png")
+    page.add(*convergence_sections(rows, "###"))
+
+
+def _robustness(page: _Page, networks: Rows) -> None:
+    page.section("robustness", robustness_title(networks), Path("robustness") / "robustness.png")
+    page.add(*robustness_sections(networks, "###"))
+
+
 def _frontier(page: _Page, content: Mapping[str, Any]) -> None:
     plan, members = content["plan"], content["members"]
     page.section("frontier", f"A frontier: {plan['model']} on {plan['data']}", Path("frontier.png"))
     shown = sorted((one for one in members if one.get("front")), key=lambda one: float(one["nonzero_fraction"]))
     page.add(
-        f"{len(members)} networks were trained, {len(shown)} of them are on the front: no other one is better in "
-        "accuracy, nonzeros and MACs.  Accuracies are those of the validation split.",
+        f"{len(members)} networks were trained at once in {content['seconds']:.0f} s, {len(shown)} of them are on the "
+        "front: no other one is better in accuracy, nonzeros and MACs.  Accuracies are those of the validation split.",
         "",
         *table(
             ["accuracy %", "nonzero %", "MACs removed %", "structure"],

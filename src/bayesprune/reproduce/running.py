@@ -47,17 +47,7 @@ def run_job(
     method does under this protocol, and the other jobs go on.
     """
     device = data.train.x.device
-    row: dict[str, Any] = {
-        "row": job.row.name,
-        "model": job.row.model,
-        "data": job.row.data,
-        "method": job.method,
-        **job.identity,
-        "seed": job.seed,
-        "epochs": job.epochs,
-        "epochs_scale": job.epochs_scale,
-        "settings": job.settings.as_dict(),
-    }
+    row = job.description
     started = time.perf_counter()
     generator = torch.Generator().manual_seed(job.seed)
     network = models.create(job.row.model, data.input_shape, len(data.classes), generator=generator)

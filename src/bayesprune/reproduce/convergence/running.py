@@ -108,18 +108,7 @@ def run_start(job: ConvergenceJob, warm: Mapping[str, Tensor], data: DataSet, re
     warm: weights to begin with.  A loss that is not finite gives a row that says so.
     """
     device = data.train.x.device
-    row: dict[str, Any] = {
-        "row": job.row.name,
-        "model": job.row.model,
-        "data": job.row.data,
-        "method": job.method,
-        **job.identity,
-        "seed": job.seed,
-        "epochs": job.epochs,
-        "epochs_scale": job.epochs_scale,
-        "settings": job.settings.as_dict(),
-        "warm": fingerprint(warm),
-    }
+    row = job.description | {"warm": fingerprint(warm)}
     started = time.perf_counter()
     assert isinstance(job.settings, Settings)
     network = _create(job, data)
