@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 # Okabe and Ito's colours, told apart with any kind of colour vision; style.css has the same for both themes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A")
 DASHES = ("", "6 3", "2 3", "9 3 2 3")  # another one for every round through the colours
-MARKERS = ("circle", "diamond", "square", "triangle")
+MARKERS = ("circle", "diamond", "square", "triangle", "hexagon", "down", "plus")
 
 Codes = NDArray[np.int8] | NDArray[np.uint8]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg")
 DOTS_PER_INCH = 150
-MARKERS = ("o", "D", "s", "^")
+MARKERS = ("o", "D", "s", "^", "h", "v", "P")
 DASHES = ("-", "--", ":", "-.")
 SHOWN_ITERATIONS = 5
 WIDE, TALLEST = 5.2, 30.0  # inches of a matrix, and of all below each other
