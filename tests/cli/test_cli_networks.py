@@ -241,6 +241,15 @@ def test_info_from_the_run_and_from_the_file(call, finished, moved):
     assert again.stdout == of_file
 
 
+def test_info_of_a_file_that_does_not_know_the_unpruned_network(call, tmp_path):
+    """As `reproduce` keeps them."""
+    file = tmp_path / "kept.safetensors"
+    artefact.save(file, nn.Linear(3, 2), metrics={"accuracy": 0.5, "structure": [2], "status": "finished"})
+    code, out, _ = call("info", file)
+    assert code == 0
+    assert "accuracy   50.00%\nstructure  2\nstatus     finished" in out
+
+
 @pytest.mark.parametrize(("to", "ending"), [("torch-export", ".pt2"), ("safetensors", ".weights.safetensors")])
 def test_export_beside_the_network(call, copied, to, ending):
     code, out, err = call("export", copied, "--to", to)

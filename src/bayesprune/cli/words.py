@@ -46,10 +46,10 @@ def printable(text: str) -> str:
 
 def _score(summary: Mapping[str, Any]) -> list[str]:
     if "accuracy" in summary:
-        return [
-            f"accuracy   {summary['accuracy']:.2%}, unpruned {summary['accuracy_unpruned']:.2%} "
-            f"({-100 * summary['accuracy_drop']:+.2f} points)"
-        ]
+        line = f"accuracy   {summary['accuracy']:.2%}"
+        if "accuracy_unpruned" in summary:  # files of `reproduce` do not know it: the dense network is another job
+            line += f", unpruned {summary['accuracy_unpruned']:.2%} ({-100 * summary['accuracy_drop']:+.2f} points)"
+        return [line]
     if "rmse" in summary:
         return [f"rmse       {summary['rmse']:.4g}, unpruned {summary['rmse_unpruned']:.4g}"]
     return []
