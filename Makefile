@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 NATIVE := $(wildcard src/bayesprune/*/native/*.c src/bayesprune/*/native/*.h)
 
-.PHONY: help install demo test lint types imports unit test-slow test-gpu bench format clean
+.PHONY: help install demo docs test lint types imports unit test-slow test-gpu bench format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,6 +20,10 @@ $(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(NATIVE)
 
 demo: $(INSTALLED)  ## Compress a network on embedded data, from training to summary, in about ten seconds
 	$(BIN)/bayesprune compress --config configs/demo.yaml
+
+docs: $(INSTALLED)  ## The documentation as a site in build/site; a warning is an error
+	$(BIN)/python -m sphinx --quiet --fresh-env --write-all --fail-on-warning --keep-going --doctree-dir build/doctrees docs build/site
+	@echo "open build/site/index.html"
 
 test: lint types imports unit  ## Linters, type check, import rules and the default tests
 
