@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import time
 
 import pytest
 import torch
@@ -43,17 +44,16 @@ def test_the_fastest_way_is_chosen_and_remembered(monkeypatch):
     times = {"torch": 3.0, "torch, channels last": 2.0, "native, 16 lanes": 1.5, "native, 32 lanes": 1.0}
     asked = []
 
-    def seconds(way, x):
-        asked.append(way)
-        way(x)
-        return times.get(names[len(asked) - 1], 9.0)
+    def seconds(ways, x):
+        asked.extend(ways)
+        return {name: times.get(name, 9.0) for name in ways}
 
     names = ["torch", "torch, channels last", "native, 16 lanes", "native, 32 lanes", "native, 64 lanes"]
     monkeypatch.setattr(compiled, "_seconds", seconds)
     fast, x = compile(small_network(), images(1)), images(5)
     fast(x)
     fast(images(8))  # the same power of two
-    assert len(asked) == len(names)
+    assert asked == names
     (choice,) = fast._choices.values()
     assert choice.way == "native, 32 lanes"
     threads = torch.get_num_threads()
@@ -62,6 +62,26 @@ def test_the_fastest_way_is_chosen_and_remembered(monkeypatch):
     asked.clear()
     fast(images(9))
     assert fast._choices[16, threads].way == "torch, channels last"
+
+
+def test_ways_take_turns_until_they_cannot_win():
+    calls = []
+
+    def way(name, seconds):
+        def run(x):
+            calls.append(name)
+            time.sleep(seconds)
+            return x
+
+        return run
+
+    ways = {"slow": way("slow", 0.03), "good": way("good", 0.008), "same": way("same", 0.008)}
+    found = compiled._seconds(ways, torch.zeros(1))
+    assert calls[:6] == ["slow", "good", "same"] * 2
+    assert calls.count("slow") == compiled.FEWEST_TURNS
+    assert calls.count("good") == calls.count("same") > compiled.FEWEST_TURNS
+    assert 0.03 <= found["slow"] < 0.05
+    assert 0.008 <= min(found["good"], found["same"]) < 0.02
 
 
 @needs_engine

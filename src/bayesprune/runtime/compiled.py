@@ -7,7 +7,7 @@ CUDA graph.
 import copy
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,10 @@ from bayesprune.runtime.lowering import Lowered, UnsupportedError, lower
 
 LANES = (16, 32, 64)
 MOST_SIZES = 8  # batch sizes with a CUDA graph, each of which has memory of its own
-SECONDS = 0.03  # of measurement for each way, at least
-FEWEST_RUNS = 3
+SECONDS = 0.05  # of measurement for each way
+FEWEST_TURNS = 3
+HOPELESS = 1.5  # times as slow as the fastest
+SHORT = 0.005  # seconds of a run that feels what another way has left in the caches
 # Another way than torch has to be this much faster: noise must not choose.
 MARGIN = 0.97
 
@@ -109,14 +111,17 @@ class Compiled(nn.Module):
         return ["torch", *graphs, *(["triton, graph"] if self._lowered is not None and gpu.is_available() else [])]
 
     def _measure(self, x: Tensor) -> Choice:
-        seconds: dict[str, float] = {}
-        for way in self._ways(x):
+        possible: dict[str, Callable[[Tensor], Tensor]] = {}
+        for name in self._ways(x):
+            way = self._way(name)
             try:
-                seconds[way] = _seconds(self._way(way), x)
-            except (UnsupportedError, RuntimeError):
-                if way == "torch":
+                way(x)
+            except (UnsupportedError, RuntimeError):  # what a network cannot do, such as being captured
+                if name == "torch":
                     raise
-                seconds[way] = float("inf")  # what a network cannot do, such as being captured
+            else:
+                possible[name] = way
+        seconds = dict.fromkeys(self._ways(x), float("inf")) | _seconds(possible, x)
         plain = min((way for way in seconds if way.startswith("torch")), key=seconds.__getitem__)
         fastest = min(seconds, key=seconds.__getitem__)
         chosen = fastest if seconds[fastest] < MARGIN * seconds[plain] else plain
@@ -185,8 +190,12 @@ def fastest_native(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     if x.is_cuda or not compiled._fits(x):
         raise UnsupportedError(compiled.reason or f"the engine takes float32 on the CPU, got {x.dtype} on {x.device}")
     with torch.inference_mode():
-        lanes = min(LANES, key=lambda lanes: _seconds(lambda x: compiled._native(x, lanes), x))
-    return lambda: compiled._native(x, lanes)
+        ways = {f"native, {lanes} lanes": compiled._way(f"native, {lanes} lanes") for lanes in LANES}
+        for way in ways.values():
+            way(x)
+        seconds = _seconds(ways, x)
+    fastest = ways[min(seconds, key=seconds.__getitem__)]
+    return lambda: fastest(x)
 
 
 def fastest_triton(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
@@ -201,18 +210,29 @@ def fastest_triton(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     return captured.again
 
 
-def _seconds(way: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """The shortest of some runs."""
-    way(x)
-    best, total, runs = float("inf"), 0.0, 0
-    while total < SECONDS or runs < FEWEST_RUNS:
-        _wait(x)
-        started = time.perf_counter()
-        way(x)
-        _wait(x)
-        last = time.perf_counter() - started
-        best, total, runs = min(best, last), total + last, runs + 1
-    return best
+def _seconds(ways: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor) -> dict[str, float]:
+    """The shortest of some runs of every way; all have run before.
+
+    They take turns, so that what disturbs the machine disturbs all.  Those that cannot win any more leave their time to
+    the others.
+    """
+    shortest = dict.fromkeys(ways, float("inf"))
+    running, turns, begun = list(ways), 0, time.perf_counter()
+    while turns < FEWEST_TURNS or time.perf_counter() - begun < SECONDS * len(ways):
+        for name in running:
+            if shortest[name] < SHORT:
+                ways[name](x)
+            _wait(x)
+            started = time.perf_counter()
+            ways[name](x)
+            _wait(x)
+            shortest[name] = min(shortest[name], time.perf_counter() - started)
+        turns += 1
+        if turns >= FEWEST_TURNS:
+            running = [name for name in running if shortest[name] <= HOPELESS * min(shortest.values())]
+            if len(running) == 1:
+                break
+    return shortest
 
 
 def _wait(x: Tensor) -> None:
