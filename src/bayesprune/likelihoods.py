@@ -20,6 +20,10 @@ class Likelihood(nn.Module, ABC):
         Multiply by the number of training examples for the data term of the bound.
         """
 
+    def predictions(self, target: Tensor) -> int:
+        """Over how many predictions the mean of these targets is: the number of examples, but for maps of classes."""
+        return len(target)
+
     @abstractmethod
     def score(self, output: Tensor, target: Tensor) -> dict[str, float]:
         """Return the figures people report, for the examples given; pass the whole set, not batches."""
@@ -40,14 +44,21 @@ class Classification(Likelihood):
         self.label_smoothing = label_smoothing
 
     def negative_log_likelihood(self, output: Tensor, target: Tensor, variance: Tensor | None = None) -> Tensor:
-        """Return the mean cross-entropy in nats of logits (n, classes) and class indices (n,)."""
+        """Return the mean cross-entropy in nats of logits (n, classes) and class indices (n,).
+
+        Of maps, logits (n, classes, ...) and class indices (n, ...), every place is a prediction.
+        """
         _check_classes(output, target)
         if variance is not None:
             raise ValueError("classification has no noise variance, got one; leave it out")
         return functional.cross_entropy(output, target, label_smoothing=self.label_smoothing)
 
+    def predictions(self, target: Tensor) -> int:
+        """The number of class indices."""
+        return target.numel()
+
     def score(self, output: Tensor, target: Tensor) -> dict[str, float]:
-        """Return the accuracy, the share of examples whose highest logit is that of the target."""
+        """Return the accuracy, the share of predictions whose highest logit is that of the target."""
         _check_classes(output, target)
         return {"accuracy": (output.argmax(1) == target).double().mean().item()}
 
@@ -160,10 +171,14 @@ def _check_positive(variance: float) -> None:
 
 
 def _check_classes(output: Tensor, target: Tensor) -> None:
-    if output.ndim != 2 or target.shape != output.shape[:1] or target.dtype != torch.int64:
+    expected = (*output.shape[:1], *output.shape[2:])
+    if output.ndim < 2 or target.shape != expected or target.dtype != torch.int64:
+        remedy = "make the targets (n,) integers, or (n, ...) for maps (n, classes, ...)"
+        if target.is_floating_point():
+            remedy = "for regression pass likelihood=GaussianRegression(LearnedNoise())"
         raise ValueError(
             "classification needs logits (n, classes) and int64 class indices (n,), got "
-            f"{tuple(output.shape)} and {target.dtype} {tuple(target.shape)}; try target.long().flatten()"
+            f"{tuple(output.shape)} and {target.dtype} {tuple(target.shape)}; {remedy}"
         )
 
 

@@ -166,3 +166,14 @@ def test_parts_that_do_not_agree_are_explained():
         DataSet.from_tensors(x, y, test=(x, y), classes=["a", "b"])
     with pytest.raises(DataError, match="as many"):
         Split(x, y[:2])
+
+
+def test_maps_of_classes_and_arrays_that_are_no_tensors():
+    x, y = torch.rand(20, 1, 4, 4), torch.randint(0, 3, (20, 4, 4))
+    data = DataSet.from_tensors(x, y, test=0.2, classes=("a", "b", "c"))
+    assert data.train.y.shape[1:] == (4, 4)
+    assert len(data.train) + len(data.validation) + len(data.test) == 20
+    with pytest.raises(DataError, match=r"or \(n, h, w\) for maps, got \(20, 3\); try y.argmax"):
+        DataSet.from_tensors(x, torch.ones(20, 3, dtype=torch.int64), test=0.2)
+    with pytest.raises(DataError, match=r"y must be a tensor, got ndarray; try torch.as_tensor\(y\)"):
+        DataSet.from_tensors(x, y.numpy(), test=0.2)

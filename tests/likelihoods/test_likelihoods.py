@@ -104,7 +104,7 @@ def test_regression_scores():
         (lambda: GaussianRegression(float("nan")), "positive and finite"),
         (lambda: LearnedNoise(-1), "positive and finite"),
         (lambda: LearnedNoise(outputs=0), "at least 1, got 0"),
-        (lambda: nll(Classification(), (4, 3), torch.zeros(4)), r"target.long\(\)"),
+        (lambda: nll(Classification(), (4, 3), torch.zeros(4)), "GaussianRegression"),
         (lambda: nll(Classification(), (4, 3), torch.zeros(3, dtype=torch.long)), "class indices"),
         (lambda: nll(Classification(), (4,), torch.zeros(4, dtype=torch.long)), "logits"),
         (
@@ -139,3 +139,24 @@ def test_errors_name_the_rule_and_the_remedy(call, words):
 
 def nll(likelihood, shape, target, variance=None):
     return likelihood.negative_log_likelihood(torch.zeros(*shape), target, variance)
+
+
+def test_maps_of_classes_are_many_predictions():
+    """Against a loop over all places."""
+    generator = torch.Generator().manual_seed(0)
+    output = torch.randn(2, 4, 3, 5, generator=generator)
+    target = torch.randint(0, 4, (2, 3, 5), generator=generator)
+    likelihood = Classification()
+    places = [(n, i, j) for n in range(2) for i in range(3) for j in range(5)]
+    losses = [-torch.log_softmax(output[n, :, i, j], 0)[target[n, i, j]] for n, i, j in places]
+    right = [int(output[n, :, i, j].argmax()) == int(target[n, i, j]) for n, i, j in places]
+    assert likelihood.predictions(target) == 30
+    torch.testing.assert_close(likelihood.negative_log_likelihood(output, target), torch.stack(losses).mean())
+    assert likelihood.score(output, target) == {"accuracy": pytest.approx(sum(right) / 30)}
+    with pytest.raises(ValueError, match=r"got \(2, 4, 3, 5\) and torch.int64 \(2,\); make the targets"):
+        likelihood.negative_log_likelihood(output, target[:, 0, 0])
+
+
+def test_numbers_as_classes_lead_to_regression():
+    with pytest.raises(ValueError, match=r"pass likelihood=GaussianRegression\(LearnedNoise\(\)\)"):
+        Classification().negative_log_likelihood(torch.zeros(3, 2), torch.zeros(3))

@@ -225,7 +225,7 @@ def prune(run: Run) -> Masks:
         return {name: layer.mask(threshold) for name, layer in noisy.items()} | plain
 
     def on_epoch(done: float, _: float) -> None:
-        kl_weight.fill_(run.ramped_strength(done) / run.examples)
+        kl_weight.fill_(run.ramped_strength(done) / run.predictions)
 
     run.train(
         "prune",

@@ -99,6 +99,11 @@ class Run:
         return len(self.data.train)
 
     @property
+    def predictions(self) -> int:
+        """Over how many predictions the mean loss of the training set is."""
+        return self.likelihood.predictions(self.data.train.y)
+
+    @property
     def strength(self) -> float:
         """The penalty's strength: that of the settings, or the method's own."""
         given = self.settings.strength

@@ -107,7 +107,7 @@ def prune(run: Run) -> Masks:
         return {name: layer.live() for name, layer in noisy.items()} | plain
 
     def on_epoch(done: float, _: float) -> None:
-        kl_weight.fill_(run.ramped_strength(done) / run.examples)
+        kl_weight.fill_(run.ramped_strength(done) / run.predictions)
 
     run.train("prune", s.prune_epochs, network=swapped.network, penalty=penalty, on_epoch=on_epoch, current=masks)
     result = masks()

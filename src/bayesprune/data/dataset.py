@@ -81,17 +81,23 @@ class DataSet:
 
         Args:
             x: inputs (n, c, h, w) or (n, features), any real dtype; they become float32.
-            y: class indices (n,), integers, or regression targets (n,) or (n, outputs), floats.
+            y: class indices (n,), integers, maps of them (n, h, w), or regression targets (n,) or (n, outputs), floats.
             test: the test pair (x, y), or how much of `x` to hold out for it (fraction, or number as an int).
             validation: likewise; taken from what `test` leaves.  0 gives no validation part.
             classes: names of the classes; by default their numbers.
-            normalise: bring every channel or feature of the training part to mean 0 and variance 1.
+            normalise: bring every channel or feature of the training part to mean 0 and variance 1.  A network that
+                was trained on it wants its inputs so: (raw - mean) / std with `mean` and `std` of this object.
             seed: draws what is held out; every class gives its share, regression targets are drawn freely.
             device: where the tensors shall live.
             name: how to call the set in reports.
             source: where it came from, for reports.
         """
         generator = torch.Generator().manual_seed(seed)
+        for label, given_tensor in (("x", x), ("y", y)):
+            if not isinstance(given_tensor, Tensor):
+                raise DataError(
+                    f"{label} must be a tensor, got {type(given_tensor).__name__}; try torch.as_tensor({label})"
+                )
         y = _as_targets(y)
         _check_pair(x, y)
         given = [pair[1] for pair in (test, validation) if isinstance(pair, tuple)]
@@ -164,7 +170,7 @@ def _part(
                 f"y {tuple(given[1].shape)} {given[1].dtype}; reshape or convert one of them"
             )
         return (x, y), given
-    stay, go = hold_out(y, wanted, generator, stratify=not y.is_floating_point())
+    stay, go = hold_out(y, wanted, generator, stratify=not y.is_floating_point() and y.ndim == 1)
     if not len(go):
         return (x, y), (x[:0], y[:0])
     stay, go = stay.to(x.device), go.to(x.device)
@@ -182,8 +188,11 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
         raise DataError("a part of a data set must hold at least one example, got none; check the tensors given")
     if x.is_complex() or y.is_complex():
         raise DataError(f"x and y must be real, got {x.dtype} and {y.dtype}; split them in real and imaginary part")
-    if not y.is_floating_point() and y.ndim != 1:
-        raise DataError(f"class indices must have shape (n,), got {tuple(y.shape)}; try y.argmax(1) or y.flatten()")
+    if not y.is_floating_point() and y.ndim == 2:  # one-hot, or (n, 1); of a sequence it would be a guess
+        raise DataError(
+            f"class indices must have shape (n,), or (n, h, w) for maps, got {tuple(y.shape)}; "
+            "try y.argmax(1) or y.flatten()"
+        )
     for label, tensor in (("x", x), ("y", y)):
         if tensor.is_floating_point() and (bad := int((~tensor.isfinite()).sum())):
             raise DataError(f"{label} must be finite, got {bad} values that are not; remove or replace them")

@@ -65,6 +65,13 @@ def compress(
 
     Raises ProofError (of bayesprune.surgery) if the smaller network does not compute the same as the masked one.
     """
+    if not isinstance(data, DataSet):
+        raise TypeError(f"data must be a DataSet, got {type(data).__name__}; try DataSet.from_tensors(x, y, test=0.2)")
+    if likelihood is not None and not isinstance(likelihood, Likelihood):
+        raise TypeError(
+            f"likelihood must be a Likelihood, got {type(likelihood).__name__}; "
+            "for regression try GaussianRegression(LearnedNoise())"
+        )
     settings = settings or Settings(max_accuracy_drop=0.5).for_examples(len(data.train))
     likelihood = likelihood or Classification(settings.label_smoothing)
     likelihood.to(data.train.x.device)

@@ -1,5 +1,6 @@
 """Turbo-VBI for people who keep their own training loop: a pull in every step, an update per epoch, a decision."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,8 +101,10 @@ class Compressor:
                 compressor.reorder(optimiser)
         masks = compressor.finish()               # decides, closes over dead units, sets dead weights to zero
 
-    example: an input, batch first, to trace the network with.  examples: size of the training set.  epochs: how many
-    times `update` will be called, for the ramps.
+    example: an input, batch first, to trace the network with.  examples: size of the training set; of maps of classes,
+    as in segmentation, images times pixels.  epochs: how many times `update` will be called, for the ramps.
+    The prior is weighed against a loss that is the mean over the examples of the negative log-likelihood, in nats:
+    cross-entropy, or squared error / (2 noise variance).
     """
 
     def __init__(
@@ -158,6 +161,7 @@ class Compressor:
         accuracy_lost: points that the masked network has lost, for `max_accuracy_drop`.
         """
         found = self.exchange()
+        _warn_if_empty(found.size.empty_layers)
         self.adjust(found.size, accuracy_lost, self.settings.max_accuracy_drop)
         return found
 
@@ -264,6 +268,7 @@ class Compressor:
     def finish(self) -> dict[str, Tensor]:
         """Decide which weights live (Algorithm 1), set the others to zero in the model, return the masks."""
         masks = self.masks()
+        _warn_if_empty(self.size(masks).empty_layers)
         apply_masks(self.model, masks)
         return masks
 
@@ -293,6 +298,16 @@ def apply_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
         weight = modules[name].weight
         assert isinstance(weight, Tensor)
         weight.mul_(mask)
+
+
+def _warn_if_empty(layers: list[str]) -> None:
+    """Most networks with an empty layer say the same of every input."""
+    if layers:
+        warnings.warn(
+            f"no live weight is left in {', '.join(layers)}; try smaller strengths, and see that the loss is the mean "
+            "negative log-likelihood over `examples` predictions, in nats",
+            stacklevel=3,
+        )
 
 
 def _ramp(done: float, begin: float, end: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from bayesprune.data import Batches, DataSet, FlipAndCrop
+from bayesprune.data import Batches, DataSet, FlipAndCrop, Split
 from bayesprune.likelihoods import Likelihood
 from bayesprune.runs.messages import Messages
 from bayesprune.surgery import ProofError, moved_masks, moved_state
@@ -105,11 +105,13 @@ class Loop:
             )
         self.settings, self.recorder, self.world = settings, recorder, world
         self.validation = data.validation
+        if settings.max_accuracy_drop is not None:
+            _check_figure(evaluate(model, likelihood, Split(self.validation.x[:2], self.validation.y[:2])))
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.compressor = Compressor(
             model,
             data.train.x[:2],
-            examples=len(data.train),
+            examples=likelihood.predictions(data.train.y),
             epochs=settings.prune_epochs,
             settings=settings,
         )
@@ -267,7 +269,10 @@ class Loop:
         """Whether a network knows no more of the validation split than its most frequent class, or its mean."""
         if "accuracy" not in score:
             return score.get("r2", 1.0) <= 0
-        return score["accuracy"] <= float(self.validation.y.bincount().max()) / len(self.validation) + EPSILON
+        labels = self.validation.y.flatten()
+        if labels.is_floating_point():  # an accuracy of the user's own
+            return False
+        return score["accuracy"] <= float(labels.bincount().max()) / len(labels) + EPSILON
 
     def _remember(self, size: Size, score: Mapping[str, float], masks: dict[str, Tensor]) -> None:
         """Keep this network if it met the targets better than any before, or may be the answer to a budget."""
@@ -426,6 +431,16 @@ def _to(tree: Any, device: torch.device) -> Any:
     if isinstance(tree, dict):
         return {k: _to(v, device) for k, v in tree.items()}
     return tree
+
+
+def _check_figure(score: Mapping[str, float]) -> None:
+    """Raise SettingsError where a likelihood's score has nothing that a budget of accuracy could count."""
+    if not {"accuracy", "r2"} & set(score):
+        names = ", ".join(name for name in score if name != "nll") or "nothing"
+        raise SettingsError(
+            "max_accuracy_drop counts points of `accuracy` or `r2`, but the score of the likelihood has "
+            f"{names}; name one of them so, or use target_macs or target_nonzero"
+        )
 
 
 def _cost(size: Size) -> float:
