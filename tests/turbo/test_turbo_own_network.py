@@ -76,6 +76,15 @@ def test_the_prior_is_weighed_against_all_pixels():
     assert not loop.guesses({"accuracy": 0.99})
 
 
+def test_transposed_convs_are_no_prunable_weights():
+    network = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(4, 2, 2, stride=2))
+    compressor = Compressor(network, torch.zeros(2, 1, 4, 4), examples=10, epochs=1)
+    size = compressor.size({"0": torch.ones(4, 1, 3, 3, dtype=torch.bool)})
+    assert (size.live_weights, size.weights, size.dense_weights) == (36, 36, 36)
+    assert size.macs == 16 * 36 + 16 * 4 * 2 * 4
+    assert size.dense_fraction == 1
+
+
 class WithScore(Likelihood):
     """Cross-entropy with a score of another name."""
 

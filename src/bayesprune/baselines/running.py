@@ -246,7 +246,7 @@ def size_of(structure: Structure, masks: Mapping[str, Tensor]) -> Size:
     return Size(
         live_weights=sum(live.values()),
         weights=sum(mask.numel() for mask in masks.values()),
-        dense_weights=weights(structure, alive),
+        dense_weights=weights(structure, alive, transposed=False),
         macs=macs(structure, alive),
         macs_dense=macs(structure),
         structure=widths(structure, alive),

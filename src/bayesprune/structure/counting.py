@@ -17,9 +17,13 @@ def macs(structure: Structure, alive: Tensor | None = None) -> int:
     return sum(count * layer.positions for layer, count in _remaining(structure, alive))
 
 
-def weights(structure: Structure, alive: Tensor | None = None) -> int:
-    """Weights of what `macs` counts, without biases; with alive (unit_count,) bool, of the dense remainder."""
-    return sum(count for _, count in _remaining(structure, alive))
+def weights(structure: Structure, alive: Tensor | None = None, *, transposed: bool = True) -> int:
+    """Weights of what `macs` counts, without biases; with alive (unit_count,) bool, of the dense remainder.
+
+    transposed: with those of transposed convs, which the priors do not prune.
+    """
+    left_out = () if transposed else [id(layer) for layer in structure.transposed]
+    return sum(count for layer, count in _remaining(structure, alive) if id(layer) not in left_out)
 
 
 def widths(structure: Structure, alive: Tensor | None = None) -> list[int]:

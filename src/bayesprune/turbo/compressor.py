@@ -30,7 +30,8 @@ STEPS_BACK = 2  # of growth, when too much accuracy is lost
 class Size:
     """What is left of a network under masks.
 
-    nonzero: live weights over all prunable weights.  macs, dense_weights: of the dense remaining structure.
+    nonzero: live weights over all prunable weights.  macs, dense_weights: of the dense remaining structure, MACs with
+    those of transposed convs, which are not prunable.
     """
 
     live_weights: int
@@ -257,7 +258,7 @@ class Compressor:
         return Size(
             live_weights=sum(live.values()),
             weights=sum(mask.numel() for mask in masks.values()),
-            dense_weights=weights(self.structure, alive),
+            dense_weights=weights(self.structure, alive, transposed=False),
             macs=macs(self.structure, alive),
             macs_dense=macs(self.structure),
             structure=widths(self.structure, alive),
