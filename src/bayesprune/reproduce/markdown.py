@@ -46,6 +46,11 @@ PROTOCOL_NOTES = {
 }
 
 
+def method_and_seed(row: Mapping[str, Any]) -> str:
+    """What a row is called in remarks."""
+    return f"`{row['method']}` with seed {row['seed']}"
+
+
 def markdown(row: Row, rows: Iterable[Mapping[str, Any]], *, epochs_scale: float = 1.0) -> str:
     """The whole file."""
     rows = with_drops(rows)
@@ -117,7 +122,7 @@ def verdict(found: Sequence[MethodGroup], printed: Mapping[str, Printed]) -> lis
         lines.insert(
             0, f"- {', '.join(left_out)}: more than {LARGEST_DROP:g} points lost, not a candidate for best below"
         )
-    return lines + unusual((row for group in found for row in group.everyone), lambda row: f"`{row['method']}`")
+    return lines + unusual((row for group in found for row in group.everyone), method_and_seed)
 
 
 def _against(ours: MethodGroup, other: MethodGroup) -> str:

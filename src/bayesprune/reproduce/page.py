@@ -11,7 +11,14 @@ from bayesprune.reproduce.averaging import ACCURACY, MAIN_AXES, OTHER_AXES, Mean
 from bayesprune.reproduce.comparing import MethodGroup, best, dominated_by, groups, usable
 from bayesprune.reproduce.convergence.markdown import convergence_sections
 from bayesprune.reproduce.jobs import ROWS, Row
-from bayesprune.reproduce.markdown import PROTOCOL_NOTES, against_paper, main_table, regularity_table, wins
+from bayesprune.reproduce.markdown import (
+    PROTOCOL_NOTES,
+    against_paper,
+    main_table,
+    method_and_seed,
+    regularity_table,
+    wins,
+)
 from bayesprune.reproduce.merging import Rows
 from bayesprune.reproduce.methods import OURS, UNPRUNED
 from bayesprune.reproduce.paper import SOURCE, TABLE2, Printed
@@ -142,7 +149,7 @@ def remarks(found: Sequence[MethodGroup], printed: Mapping[str, Printed]) -> lis
         for group in by_method.values()
         if len(group.rows) < FEWEST_SEEDS
     ]
-    return lines + unusual((row for group in found for row in group.everyone), lambda row: f"`{row['method']}`")
+    return lines + unusual((row for group in found for row in group.everyone), method_and_seed)
 
 
 def _where_ours_loses(ours: MethodGroup, pruned: Sequence[MethodGroup]) -> list[str]:

@@ -51,10 +51,10 @@ def epochs(group: Group) -> str:
 
 
 def unusual(rows: Iterable[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> list[str]:
-    """A line for every row that is not simply finished, or is stale."""
+    """A line for every row that is not simply finished, or is stale; name: what a row is called there."""
     lines = []
     for row in rows:
-        about = f"- {name(row)} with seed {row['seed']}: "
+        about = f"- {name(row)}: "
         if row["status"] != FINISHED:
             lines.append(about + row["status"])
         if "stale" in row:

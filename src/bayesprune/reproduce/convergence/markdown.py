@@ -6,7 +6,7 @@ from typing import Any, Final
 from bayesprune.reproduce.convergence.jobs import NOISE, SETTINGS, trial_of
 from bayesprune.reproduce.convergence.settling import ALL, MESSAGES, TOLERANCES, pairs
 from bayesprune.reproduce.jobs import Row
-from bayesprune.reproduce.tables import FINISHED, NONE, heading, provenance, table
+from bayesprune.reproduce.tables import NONE, heading, provenance, table, unusual
 
 Group = Sequence[Mapping[str, Any]]
 INTRODUCTION: Final = (
@@ -130,17 +130,16 @@ def _control(group: Group, key: str, form: Callable[[Iterable[float]], str]) -> 
     return f" ({form(found)})" if found else ""
 
 
+def _name(row: Mapping[str, Any]) -> str:
+    return f"`{row['setting']}` from start {row['start']}{' with noise' if row['noise'] else ''}"
+
+
 def _notes(rows: Group) -> list[str]:
-    lines = []
+    lines = unusual(rows, _name)
     for row in rows:
-        about = f"- `{row['setting']}` from start {row['start']}{' with noise' if row['noise'] else ''}: "
-        if row["status"] != FINISHED:
-            lines.append(about + row["status"])
-        if "stale" in row:
-            lines.append(f"{about}stale, not run with the present configuration ({row['stale']})")
         unsettled = [one["iteration"] for one in row["outer_iterations"] or () if not one["messages_converged"]]
         if unsettled:
-            lines.append(f"{about}no convergence inside Module B in iteration {_ranges(unsettled)}")
+            lines.append(f"- {_name(row)}: no convergence inside Module B in iteration {_ranges(unsettled)}")
     if len({row["warm"] for row in rows}) > 1:
         lines.append("- Rows began with different warm networks; only those with the same one are compared.")
     return lines

@@ -54,7 +54,7 @@ def study_sections(rows: Sequence[Mapping[str, Any]], marks: str) -> list[str]:
     """All tables and sentences; marks: those of a heading."""
     found = groups(rows)
     lines = [INTRODUCTION, "", *networks_table(found), ""]
-    if notes := unusual(rows, lambda one: f"`{one['setting']}`"):
+    if notes := unusual(rows, lambda one: f"`{one['setting']}` with seed {one['seed']}"):
         lines += [*notes, ""]
     lines += [f"{marks} Accuracy at equal nonzeros", "", EQUAL_NONZEROS, "", *prices(found), ""]
     lines += [f"{marks} Clusters and gaps", "", CLUSTERS, "", *clusters_table(found), "", *couplings(found), ""]
