@@ -6,7 +6,7 @@ from torch import nn
 
 from bayesprune import models
 from bayesprune.runtime import compile
-from bayesprune.runtime.gpu import GpuProgram
+from bayesprune.runtime.gpu import GpuProgram, Tile, tiles_for
 from bayesprune.runtime.lowering import lower
 
 
@@ -44,3 +44,32 @@ def test_every_way_on_a_gpu_gives_the_same(name):
             for way in fast._ways(x) if size == 64 else []:
                 assert float((fast._way(way)(x) - expected).abs().max()) <= 2e-3 * scale  # torch may use TF32
             assert float((fast(x) - expected).abs().max()) <= 2e-3 * scale
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("examples", [1, 5, 300])
+@pytest.mark.parametrize("tile", [Tile(h, h > 8) for h in (1, 2, 4, 8, 16, 32, 64)], ids=str)
+def test_every_tile_gives_what_torch_gives(tile, examples):
+    """Borders, strides, pooling, rows that do not fill a panel, and a row without a weight."""
+    generator = torch.Generator().manual_seed(1)
+    network = nn.Sequential(
+        *(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 70, 2, stride=2), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(70 * 4, 20), nn.ReLU(), nn.Linear(20, 3)),
+    ).eval()
+    with torch.no_grad():
+        for module in network:
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                module.weight.mul_(torch.rand(module.weight.shape, generator=generator) < 0.3)
+                module.weight[1] = 0
+        x = torch.randn(examples, 2, 8, 8, generator=generator)
+        expected = network(x)
+        found = GpuProgram(lower(network, (2, 8, 8)), examples, torch.device("cuda"), tiles=[tile] * 4)(x.cuda()).cpu()
+    assert float((found - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 17, 200])
+def test_tiles_reach_the_rows_of_a_layer(rows):
+    heights = [tile.height for tile in tiles_for(rows)]
+    assert heights == sorted(set(heights))
+    assert heights[-1] >= min(rows, 64)
+    assert all(height < 2 * rows for height in heights)

@@ -16,7 +16,7 @@ from bayesprune import models
 from bayesprune.runtime import UnsupportedError, native
 from bayesprune.runtime.lowering import lower
 from bayesprune.runtime.native import SETS, Program
-from bayesprune.runtime.panels import panels
+from bayesprune.runtime.panels import even_panels, panels
 
 SOURCE = Path(native.__file__).with_name("engine.c")
 needs_engine = pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
@@ -182,6 +182,24 @@ def test_what_is_not_a_number_stays_so():
 def test_what_the_engine_has_not_is_named(network, shape, words):
     with pytest.raises(UnsupportedError, match=words):
         lower(network, shape)
+
+
+@pytest.mark.parametrize("height", [1, 2, 8, 32])
+@pytest.mark.parametrize("rows", [1, 5, 16, 41])
+def test_even_panels_are_full_but_the_last(rows, height):
+    live = torch.rand(rows, 30, generator=torch.Generator().manual_seed(rows)) < 0.2
+    found = even_panels(live, height)
+    assert sorted(row for panel in found for row in panel.rows) == list(range(rows))
+    assert [len(panel.rows) for panel in found[:-1]] == [height] * (len(found) - 1)
+    assert 1 <= len(found[-1].rows) <= height
+    for panel in found:
+        assert panel.columns.tolist() == live[panel.rows].any(0).nonzero().flatten().tolist()
+
+
+def test_even_panels_join_rows_that_read_the_same():
+    patterns = torch.rand(4, 50, generator=torch.Generator().manual_seed(0)) < 0.3
+    live = patterns.repeat(4, 1)
+    assert sorted(sorted(panel.rows) for panel in even_panels(live, 4)) == [[i, i + 4, i + 8, i + 12] for i in range(4)]
 
 
 def test_panels_hold_every_row_once_and_all_it_reads():

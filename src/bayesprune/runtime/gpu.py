@@ -2,16 +2,23 @@
 
 import functools
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bayesprune.runtime.lowering import Buffer, Lowered, Step, UnsupportedError, borders, view_size
-from bayesprune.runtime.panels import panels
+from bayesprune.runtime.panels import even_panels
 
-# Registers hold HEIGHT * SITES * POOL * EXAMPLES sums of a program.
-SUMS, MOST_SITES = 4096, 8
+BLOCK = 128  # examples of a program
+SUMS, MOST_SITES = 2048, 8  # a program of panels_kernel holds height * sites * pool * examples sums in registers
+DEPTH = 32  # taps of a matrix product
+SPREAD = 64  # examples and values of a program of spread_kernel
+FEW_ROWS, MANY_ROWS = (1, 2, 4, 8), (16, 32, 64)
+FILL = 16  # aligned rows are read faster
+TURNS = 3
+HOPELESS = 1.5  # times as slow as the fastest
 
 
 @functools.cache
@@ -20,11 +27,19 @@ def is_available() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-@dataclass
-class _Layer:
-    """The panels of one height of a layer, on the device."""
+@dataclass(frozen=True)
+class Tile:
+    """How a layer is computed: height rows at once, on the tensor cores (products) or weight by weight."""
 
     height: int
+    products: bool
+
+
+@dataclass
+class _Layer:
+    """The panels of a layer, on the device; see gpu_kernels."""
+
+    tile: Tile
     panels: Tensor
     taps: Tensor
     weights: Tensor
@@ -37,6 +52,7 @@ class GpuProgram:
     """A lowered network for batches of one size.
 
     examples: of a batch.  dtype: in which values are kept between layers; sums are float32.
+    tiles: one for every layer; by default the fastest of `tiles_for`, each of which is tried.
     """
 
     def __init__(
@@ -45,24 +61,40 @@ class GpuProgram:
         examples: int,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        block: int = 128,
+        tiles: Sequence[Tile] | None = None,
     ) -> None:
         unknown = [step.kind for step in lowered.steps if step.kind not in ("panels", "sum", "copy")]
         if unknown:
             raise UnsupportedError(f"the GPU runtime has no {unknown[0]} of its own")
-        self.lowered, self.examples, self.block = lowered, examples, block
+        self.lowered, self.examples, self.device = lowered, examples, device
+        self.stride = -(-examples // FILL) * FILL
         self.shapes = borders(lowered)
-        self.buffers = [torch.zeros(_values(b), examples, dtype=dtype, device=device) for b in self.shapes]
-        self.layers = [self._layers(step, device) if step.kind == "panels" else [] for step in lowered.steps]
+        self.buffers = [torch.zeros(_values(b), self.stride, dtype=dtype, device=device) for b in self.shapes]
         self._images = [self._inner(number) for number in range(len(self.shapes))]
+        given = self.shapes[lowered.input]
+        channel, row, column = torch.meshgrid(
+            *map(torch.arange, (given.channels, given.rows, given.columns)), indexing="ij"
+        )
+        places = channel * _plane(given) + (given.top + row) * _wide(given) + given.left + column
+        self._places = places.flatten().int().to(device)
+        layers = [step for step in lowered.steps if step.kind == "panels"]
+        chosen = [
+            self._fastest(step) if tiles is None else self._layer(step, tiles[i]) for i, step in enumerate(layers)
+        ]
+        self.layers = {id(step): layer for step, layer in zip(layers, chosen, strict=True)}
+
+    @property
+    def tiles(self) -> list[Tile]:
+        """Of the layers, in their order."""
+        return [layer.tile for layer in self.layers.values()]
 
     def _inner(self, number: int) -> Tensor:
-        """A buffer without its border, (channels, rows, columns, examples)."""
+        """A buffer without its border, (channels, rows, columns, stride)."""
         b = self.shapes[number]
-        whole = self.buffers[number].view(b.channels, b.top + b.rows + b.bottom, _wide(b), self.examples)
+        whole = self.buffers[number].view(b.channels, b.top + b.rows + b.bottom, _wide(b), self.stride)
         return whole[:, b.top : b.top + b.rows, b.left : b.left + b.columns]
 
-    def _layers(self, step: Step, device: torch.device) -> list[_Layer]:
+    def _layer(self, step: Step, tile: Tile) -> _Layer:
         source, target = self.shapes[step.source], self.shapes[step.target]
         wide = _wide(source)
         strides = torch.tensor([_plane(source), wide, 1])
@@ -73,53 +105,91 @@ class GpuProgram:
         right = source.left + step.first[1] + (x * step.pool + j) * step.stride[1]
         sites = (down * wide + right).flatten()
         places = ((target.top + y[..., 0, 0]) * _wide(target) + target.left + x[..., 0, 0]).flatten()
-        found = panels(step.matrix != 0)
-        layers = []
-        for height in sorted({len(panel.rows) for panel in found}):
-            table: list[list[int]] = []
-            taps: list[Tensor] = [torch.zeros(1, dtype=torch.int64)]
-            weights: list[Tensor] = [torch.zeros(1, dtype=torch.float64)]
-            tap, weight = 1, 1
-            chosen = [panel for panel in found if len(panel.rows) == height]
-            for panel in chosen:
-                table.append([tap, len(panel.columns), weight, *panel.rows])
-                taps.append(step.reads[panel.columns] @ strides)
-                weights.append(step.matrix[panel.rows][:, panel.columns].T.reshape(-1))
-                tap, weight = tap + len(panel.columns), weight + height * len(panel.columns)
-            biases = torch.stack([step.bias[panel.rows] for panel in chosen])
-            parts = (torch.tensor(table), torch.cat(taps), torch.cat(weights).float(), biases.float(), sites, places)
-            kept = [part.int() if part.dtype == torch.int64 else part for part in parts]
-            layers.append(_Layer(height, *(part.contiguous().to(device) for part in kept)))
-        return layers
+        table: list[list[int]] = []
+        taps: list[Tensor] = []
+        weights: list[Tensor] = []
+        biases: list[Tensor] = []
+        tap = weight = 0
+        for panel in even_panels(step.matrix != 0, tile.height):
+            missing = tile.height - len(panel.rows)
+            count = -(-len(panel.columns) // DEPTH) * DEPTH if tile.products else len(panel.columns)
+            block = torch.zeros(tile.height, count)
+            block[: len(panel.rows), : len(panel.columns)] = step.matrix[panel.rows][:, panel.columns].float()
+            offsets = torch.zeros(count, dtype=torch.int64)
+            offsets[: len(panel.columns)] = step.reads[panel.columns] @ strides
+            table.append([tap, count, weight, *panel.rows, *[-1] * missing])
+            taps.append(offsets)
+            weights.append((block if tile.products else block.T).reshape(-1))
+            biases.append(torch.nn.functional.pad(step.bias[panel.rows].float(), (0, missing)))
+            tap, weight = tap + count, weight + block.numel()
+        nothing = torch.zeros(1)  # a layer without a live weight has neither taps nor weights
+        parts = (torch.tensor(table), torch.cat([*taps, nothing.long()]), torch.cat([*weights, nothing]))
+        kept = [
+            part.int() if part.dtype == torch.int64 else part for part in (*parts, torch.stack(biases), sites, places)
+        ]
+        return _Layer(tile, *(part.contiguous().to(self.device) for part in kept))
+
+    def _fastest(self, step: Step) -> _Layer:
+        """The layer in the tile that takes least time on what is in the buffers."""
+        best, least = None, float("inf")
+        for tile in tiles_for(len(step.matrix)):
+            layer = self._layer(step, tile)
+            self._run(step, layer)  # compiles
+            if (taken := self._milliseconds(step, layer, least)) < least:
+                best, least = layer, taken
+        assert best is not None
+        return best
+
+    def _milliseconds(self, step: Step, layer: _Layer, least: float) -> float:
+        shortest = float("inf")
+        for _ in range(TURNS):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            self._run(step, layer)
+            end.record()
+            end.synchronize()
+            shortest = min(shortest, begin.elapsed_time(end))
+            if shortest > HOPELESS * least:
+                break
+        return shortest
 
     def __call__(self, x: Tensor) -> Tensor:
         """What the network says of x, (examples, ...); (examples, outputs) float32."""
-        given = self.shapes[self.lowered.input]
-        shape = (self.examples, given.channels, given.rows, given.columns)
-        self._images[self.lowered.input].copy_(x.reshape(shape).permute(1, 2, 3, 0))
-        for step, layers in zip(self.lowered.steps, self.layers, strict=True):
+        self._spread(x.reshape(self.examples, -1).contiguous())
+        for step in self.lowered.steps:
             if step.kind == "panels":
-                for layer in layers:
-                    self._run(step, layer)
+                self._run(step, self.layers[id(step)])
                 continue
             result = self._images[step.source]
             if step.kind == "sum":
                 result = result + self._images[step.source2]
             self._images[step.target].copy_(result.relu() if step.relu else result)
-        outputs = self._images[self.lowered.output.buffer].permute(3, 0, 1, 2)
+        outputs = self._images[self.lowered.output.buffer][..., : self.examples].permute(3, 0, 1, 2)
         return outputs.reshape(self.examples, view_size(self.lowered.output)).float()
+
+    def _spread(self, x: Tensor) -> None:
+        import triton
+
+        from bayesprune.runtime.gpu_kernels import spread_kernel
+
+        values = x.shape[1]
+        grid = (triton.cdiv(self.examples, SPREAD), triton.cdiv(values, SPREAD))
+        target = self.buffers[self.lowered.input]
+        spread_kernel[grid](x, target, self._places, values, self.examples, self.stride, VALUES=SPREAD, EXAMPLES=SPREAD)
 
     def _run(self, step: Step, layer: _Layer) -> None:
         import triton
 
-        from bayesprune.runtime.gpu_kernels import panels_kernel
+        from bayesprune.runtime.gpu_kernels import panels_kernel, products_kernel
 
         pool = step.pool * step.pool
         count = len(layer.places)
-        block = min(self.block, triton.next_power_of_2(self.examples))
-        sites = max(1, min(MOST_SITES, SUMS // (layer.height * pool * block), triton.next_power_of_2(count)))
-        grid = (triton.cdiv(self.examples, block), triton.cdiv(count, sites), len(layer.panels))
-        panels_kernel[grid](
+        block = min(BLOCK, triton.next_power_of_2(self.stride))
+        most = SUMS // (layer.tile.height * pool * block)
+        sites = 1 if layer.tile.products else max(1, min(MOST_SITES, most, triton.next_power_of_2(count)))
+        grid = (triton.cdiv(self.stride, block), triton.cdiv(count, sites), len(layer.panels))
+        kernel = products_kernel if layer.tile.products else panels_kernel
+        kernel[grid](
             self.buffers[step.source],
             self.buffers[step.target],
             layer.taps,
@@ -130,13 +200,23 @@ class GpuProgram:
             layer.places,
             count,
             _plane(self.shapes[step.target]),
-            self.examples,
-            HEIGHT=layer.height,
+            self.stride,
+            HEIGHT=layer.tile.height,
             POOL=pool,
             RELU=step.relu,
-            SITES=sites,
             EXAMPLES=block,
+            **({"DEPTH": DEPTH} if layer.tile.products else {"SITES": sites}),
         )
+
+
+def tiles_for(rows: int) -> list[Tile]:
+    """What is tried for a layer of so many rows: heights up to the first that holds them all."""
+
+    def up_to(heights: Sequence[int]) -> list[int]:
+        return [height for height in heights if height < 2 * rows] or list(heights[:1])
+
+    many = up_to(MANY_ROWS) if rows > FEW_ROWS[-1] else []
+    return [Tile(height, False) for height in up_to(FEW_ROWS)] + [Tile(height, True) for height in many]
 
 
 def _wide(buffer: Buffer) -> int:

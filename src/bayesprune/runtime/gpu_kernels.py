@@ -1,10 +1,28 @@
-"""The Triton kernel of the sparse runtime: panels of rows at tiles of sites, for blocks of examples.
+"""The Triton kernels of the sparse runtime.
 
-Buffers are (values, examples), values as in `native/engine.h`: [channel][row][column] with a border of zeros.
+Buffers are (values, stride): values as in `native/engine.h`, [channel][row][column] with a border of zeros, and the
+examples of a batch side by side, stride of them with those that only fill up.
+A layer is some panels of HEIGHT rows of its matrix, each with the taps that at least one of its rows reads.  panels: by
+panel the first tap, how many, the first weight, then its rows, or -1.  taps: offsets of values.  biases: by panel and
+row.
+sites: (site_count * POOL,) where a result begins to read.  places: (site_count,) where it is written in its channel.
 """
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def spread_kernel(given, target, places, value_count, examples, stride, VALUES: tl.constexpr, EXAMPLES: tl.constexpr):
+    """Write inputs (examples, value_count) into a buffer.  places: (value_count,) where a value is written."""
+    example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
+    value = tl.program_id(1) * VALUES + tl.arange(0, VALUES)
+    inside = (example < examples)[:, None] & (value < value_count)[None, :]
+    many = tl.cast(value_count, tl.int64)  # a count of one is a constant of the kernel, which has no `to`
+    found = tl.load(given + example[:, None] * many + value[None, :], mask=inside, other=0.0)
+    place = tl.load(places + value, mask=value < value_count, other=0).to(tl.int64)
+    writes = target + place[None, :] * stride + example[:, None]
+    tl.store(writes, found.to(target.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -19,21 +37,16 @@ def panels_kernel(
     places,
     site_count,
     target_plane,
-    examples,
+    stride,
     HEIGHT: tl.constexpr,
     POOL: tl.constexpr,
     RELU: tl.constexpr,
     SITES: tl.constexpr,
     EXAMPLES: tl.constexpr,
 ):
-    """One panel of HEIGHT rows at SITES results, each the maximum over POOL sites, for EXAMPLES examples.
-
-    taps: offsets of values by tap.  panels: by panel the first tap, how many, the first weight, then its rows.
-    weights: by tap and row.  biases: by panel and row.  sites: (site_count * POOL,) where a result begins to read.
-    places: (site_count,) where it is written in its channel.
-    """
+    """A panel at SITES results, each the maximum over POOL sites, for EXAMPLES examples.  weights: by tap and row."""
     example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
-    inside = example < examples
+    inside = example < stride
     result = tl.program_id(1) * SITES + tl.arange(0, SITES)
     first = tl.program_id(1) * SITES * POOL + tl.arange(0, SITES * POOL)
     panel = panels + tl.program_id(2) * (3 + HEIGHT)
@@ -41,15 +54,14 @@ def panels_kernel(
     count = tl.load(panel + 1)
     weight = tl.load(panel + 2)
     begin = tl.load(sites + first, mask=first < site_count * POOL, other=0)
-    examples64 = tl.cast(examples, tl.int64)  # a batch of one is a constant of the kernel, which has no `to`
-    reads = source + begin[:, None].to(tl.int64) * examples64 + example[None, :]
+    reads = source + begin[:, None].to(tl.int64) * stride + example[None, :]
     row = tl.arange(0, HEIGHT)
     bias = tl.load(biases + tl.program_id(2) * HEIGHT + row)
     total = tl.zeros((HEIGHT, SITES * POOL, EXAMPLES), tl.float32) + bias[:, None, None]
-    for k in range(count):
+    for k in tl.range(0, count, loop_unroll_factor=4):
         offset = tl.load(taps + tap + k).to(tl.int64)
         factor = tl.load(weights + weight + k * HEIGHT + row)
-        value = tl.load(reads + offset * examples64, mask=inside[None, :], other=0.0).to(tl.float32)
+        value = tl.load(reads + offset * stride, mask=inside[None, :], other=0.0).to(tl.float32)
         total += factor[:, None, None] * value[None, :, :]
     if POOL > 1:
         total = tl.max(tl.reshape(total, (HEIGHT, SITES, POOL, EXAMPLES)), axis=2)
@@ -58,7 +70,59 @@ def panels_kernel(
     channel = tl.load(panel + 3 + row).to(tl.int64)
     place = tl.load(places + result, mask=result < site_count, other=0)
     address = channel[:, None, None] * target_plane + place[None, :, None]
-    writes = target + address * examples64 + example[None, None, :]
-    tl.store(
-        writes, total.to(target.dtype.element_ty), mask=(result < site_count)[None, :, None] & inside[None, None, :]
-    )
+    writes = target + address * stride + example[None, None, :]
+    real = (channel >= 0)[:, None, None] & (result < site_count)[None, :, None]
+    tl.store(writes, total.to(target.dtype.element_ty), mask=real & inside[None, None, :])
+
+
+@triton.jit
+def products_kernel(
+    source,
+    target,
+    taps,
+    weights,
+    biases,
+    panels,
+    sites,
+    places,
+    site_count,
+    target_plane,
+    stride,
+    HEIGHT: tl.constexpr,
+    POOL: tl.constexpr,
+    RELU: tl.constexpr,
+    DEPTH: tl.constexpr,
+    EXAMPLES: tl.constexpr,
+):
+    """A panel at one result, by matrix products over DEPTH taps at a time.  weights: by row and tap.
+
+    The tensor cores multiply the leading parts of two numbers and both mixed parts (tf32x3), as exact as float32.
+    """
+    example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
+    inside = example < stride
+    result = tl.program_id(1)
+    panel = panels + tl.program_id(2) * (3 + HEIGHT)
+    tap = tl.load(panel)
+    count = tl.load(panel + 1)  # a multiple of DEPTH
+    weight = tl.load(panel + 2)
+    row = tl.arange(0, HEIGHT)
+    depth = tl.arange(0, DEPTH)
+    bias = tl.load(biases + tl.program_id(2) * HEIGHT + row)
+    total = tl.full((EXAMPLES, HEIGHT), float("-inf"), tl.float32)
+    for window in tl.static_range(POOL):
+        begin = tl.load(sites + result * POOL + window).to(tl.int64)
+        sums = tl.zeros((EXAMPLES, HEIGHT), tl.float32)
+        for k in range(0, count, DEPTH):
+            offset = begin + tl.load(taps + tap + k + depth).to(tl.int64)
+            factor = tl.load(weights + weight + row[None, :] * count + (k + depth)[:, None])
+            reads = source + offset[None, :] * stride + example[:, None]
+            value = tl.load(reads, mask=inside[:, None], other=0.0).to(tl.float32)
+            sums = tl.dot(value, factor, sums, input_precision="tf32x3")
+        total = tl.maximum(total, sums)
+    total += bias[None, :]
+    if RELU:
+        total = tl.maximum(total, 0.0)
+    channel = tl.load(panel + 3 + row).to(tl.int64)
+    address = channel * target_plane + tl.load(places + result)
+    writes = target + address[None, :] * stride + example[:, None]
+    tl.store(writes, total.to(target.dtype.element_ty), mask=(channel >= 0)[None, :] & inside[:, None])

@@ -11,7 +11,7 @@ LOAD = 0.6
 
 
 class Panel(NamedTuple):
-    """rows: 1, 2, 4 or 8 of the matrix.  columns: (n,) int64, those that at least one of them reads, in order."""
+    """rows: of the matrix.  columns: (n,) int64, those that at least one of them reads, in order."""
 
     rows: list[int]
     columns: Tensor
@@ -35,8 +35,31 @@ def panels(live: Tensor) -> list[Panel]:
     return [Panel(group, live[group].any(0).nonzero().flatten()) for group in done + groups]
 
 
-def _pairs(read: Tensor, height: int) -> list[tuple[int, int]]:
-    """Disjoint pairs of panels of one height that save something together; read: (panels, columns) 0 or 1."""
+def even_panels(live: Tensor, height: int) -> list[Panel]:
+    """All rows of a matrix (rows, columns) bool in panels of `height` rows, a power of two; the last may have fewer.
+
+    Those that read much the same inputs come together, twice as high again and again.
+    """
+    groups = [[row] for row in range(len(live))]
+    left: list[list[int]] = []
+    size = 1
+    while size < height and len(groups) > 1:
+        read = torch.stack([live[group].any(0) for group in groups]).float()
+        pairs = _pairs(read, size, always=True)
+        joined = {one for pair in pairs for one in pair}
+        left += [group for number, group in enumerate(groups) if number not in joined]
+        groups = [groups[a] + groups[b] for a, b in pairs]
+        size *= 2
+    order = [row for group in groups + left[::-1] for row in group]
+    chosen = [order[first : first + height] for first in range(0, len(order), height)]
+    return [Panel(rows, live[rows].any(0).nonzero().flatten()) for rows in chosen]
+
+
+def _pairs(read: Tensor, height: int, *, always: bool = False) -> list[tuple[int, int]]:
+    """Disjoint pairs of panels of one height that save something together; read: (panels, columns) 0 or 1.
+
+    always: pair those that save nothing, too, but for one of an odd number.
+    """
     counts = read.sum(1)
     both = counts[:, None] + counts[None, :]
     union = both - read @ read.T
@@ -44,7 +67,8 @@ def _pairs(read: Tensor, height: int) -> list[tuple[int, int]]:
     first, second = torch.triu_indices(len(read), len(read), offset=1)
     worth = saved[first, second]
     order = torch.argsort(worth, descending=True, stable=True)
-    order = order[: int((worth > 0).sum())]
+    if not always:
+        order = order[: int((worth > 0).sum())]
     free = [True] * len(read)
     pairs = []
     for a, b in zip(first[order].tolist(), second[order].tolist(), strict=True):
