@@ -14,13 +14,14 @@ from bayesprune.latency.statistics import ratio_of_medians
 from bayesprune.reproduce.acceleration.kept import PROTOCOL, Kept, KeptNetwork
 from bayesprune.reproduce.acceleration.roofline import Machine, measure_machine, work_of
 from bayesprune.reproduce.jobs import Row
-from bayesprune.reproduce.methods import UNPRUNED
+from bayesprune.reproduce.methods import OURS, UNPRUNED
 from bayesprune.reproduce.paper import FIGURE9
 from bayesprune.runs import RunError
 
 BATCHES: Final = {"lenet5": 10000, "alexnet": 10000, "vgg11": 1000, "digits": 1000}  # the paper's; digits is ours
 FEWEST_PASSES, MOST_ROUNDS = 20, 1000
 SECONDS: Final = 2.0  # for a network in a way
+COMPILED: Final = (UNPRUNED, OURS)  # by torch.compile, which takes long
 NO_LIMIT: Final = 1e6  # seconds: the rounds alone decide
 FROM_ROW: Final = ("accuracy", "nonzero_fraction", "macs_removed", "structure", "bytes")
 TRAINED, DRAWN = "the trained network of `unpruned`", "a network with random weights: none of `unpruned` was kept"
@@ -41,6 +42,8 @@ def acceleration(
     tell: Tell = lambda text: None,
 ) -> dict[str, Any]:
     """Forward times of the dense network and of every kept one, each in all runtimes and layouts; plain JSON.
+
+    torch.compile is only for the dense network and `ours`.
 
     batch: None for the paper's.  seconds: for a network in a way, on average, but `passes` forward passes in any case.
     tell: called with every way before it is measured.
@@ -112,8 +115,9 @@ def _all_ways(
     """One way after the other, all networks in turns; where the time is too short for the passes, without its limit."""
 
     def timed(kind: Kind, budget: float, rounds: int) -> Latency:
+        slow = kind.runtime == "compile"  # to prepare
         return measure(
-            networks,
+            {name: one for name, one in networks.items() if not slow or name in COMPILED},
             example,
             batches=(batch,),
             device=device,
