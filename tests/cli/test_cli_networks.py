@@ -289,6 +289,50 @@ def test_bench_of_a_run_and_of_a_file(call, copied, moved, tmp_path):
     assert json.loads((tmp_path / "times.json").read_text())["words"] in out
 
 
+def test_bench_beside_a_dense_network_in_a_file(call, copied, tmp_path):
+    short = ("--seconds", "0.02", "--runtimes", "eager", "--device", "cpu", "--threads", "1", "--batch", "2")
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
+    artefact.save("own.safetensors", mlp, example_shape=(1, 8, 8))
+    small = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    artefact.save("small.safetensors", small, example_shape=(1, 8, 8))
+    for source, work in (("small.safetensors", 640), (copied, summary_of(copied)["macs_shrunk"])):
+        code, out, err = call("bench", source, "--dense", "own.safetensors", *short, "--output", "times.json")
+        assert (code, err) == (0, "")
+        assert "dense is the network in own.safetensors" in out
+        assert "only the smaller one" not in out
+        found = json.loads((tmp_path / "times.json").read_text())
+        assert found["dense"] == "dense is the network in own.safetensors"
+        assert found["work"]["dense"]["macs"] == 64 * 50 + 50 * 10
+        assert found["work"]["shrunk"]["macs"] == work
+        assert {row["network"] for row in found["rows"]} == {"dense", "shrunk"}
+
+
+def test_bench_says_why_a_dense_network_does_not_fit(call, tmp_path):
+    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    for name, network, shape in (
+        ("own", own, (1, 8, 8)),
+        ("wide", own, (1, 4, 16)),
+        ("many", nn.Sequential(nn.Flatten(), nn.Linear(64, 12)), (1, 8, 8)),
+        ("bare", own, None),
+    ):
+        artefact.save(f"{name}.safetensors", network, example_shape=shape)
+    (tmp_path / "notes.txt").write_text("nothing")
+    (tmp_path / "folder").mkdir()
+    for dense, words in (
+        ("absent.safetensors", "--dense must be the file of a network, got absent.safetensors, which does not exist"),
+        ("folder", "--dense must be the file of a network, got folder, a folder; name the file in it"),
+        ("notes.txt", "notes.txt is neither a run folder nor an artefact"),
+        ("bare.safetensors", "bare.safetensors does not say the shape of an input"),
+        ("wide.safetensors", "takes inputs of shape (1, 4, 16), own.safetensors those of shape (1, 8, 8)"),
+        ("many.safetensors", "gives outputs of shape (12,), own.safetensors those of shape (10,)"),
+    ):
+        code, out, err = call("bench", "own.safetensors", "--dense", dense)
+        assert (code, out) == (1, "")
+        assert words in err
+        assert "Traceback" not in err
+    assert not (tmp_path / "own.bench.json").exists()
+
+
 def test_a_network_of_ones_own(call, tmp_path):
     """An artefact that no run has made: what it does not say is asked for, what is known is used."""
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
@@ -372,6 +416,7 @@ def test_what_cannot_be_done_is_one_message(call, copied, moved, monkeypatch):
 def test_help_teaches(call):
     assert all(word in call("--help")[1] for word in ("compress", "evaluate", "info", "export", "bench"))
     assert "compiling takes up to a minute" in re.sub(r"\s*│\n│\s*", " ", call("bench", "--help")[1])
+    assert "--dense" in call("bench", "--help")[1]
     assert "pip install" in call("export", "--help")[1]
     assert "--no-bench" in call("compress", "--help")[1]
 

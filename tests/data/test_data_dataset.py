@@ -177,3 +177,18 @@ def test_maps_of_classes_and_arrays_that_are_no_tensors():
         DataSet.from_tensors(x, torch.ones(20, 3, dtype=torch.int64), test=0.2)
     with pytest.raises(DataError, match=r"y must be a tensor, got ndarray; try torch.as_tensor\(y\)"):
         DataSet.from_tensors(x, y.numpy(), test=0.2)
+
+
+def test_the_repr_is_short_and_holds_no_values():
+    data = load("digits", validation=0.1, seed=3)
+    counts = [len(part) for part in (data.train, data.validation, data.test)]
+    assert sum(counts) == len(load_digits().target)
+    train, validation, test = counts
+    assert repr(data) == (
+        f"DataSet('digits', inputs of shape (1, 8, 8), 10 classes, train={train}, validation={validation}, "
+        f"test={test}, device=cpu, source='scikit-learn', seed=3)"
+    )
+    assert repr(data.train) == f"Split(x=({train}, 1, 8, 8) float32, y=({train},) int64, device=cpu)"
+    points = DataSet.from_tensors(torch.randn(50, 3), torch.randn(50, 2), test=10, validation=0)
+    assert "inputs of shape (3,), targets of shape (2,), train=40, validation=0, test=10" in repr(points)
+    assert repr(points.test) == "Split(x=(10, 3) float32, y=(10, 2) float32, device=cpu)"

@@ -3,14 +3,17 @@
 import itertools
 import math
 import random
+import re
 import statistics
 
 import pytest
 import torch
 from turbo_examples import digits, small_mlp
 
-from bayesprune.likelihoods import Classification
-from bayesprune.turbo import Compressor, Settings
+from bayesprune import models
+from bayesprune.data import DataSet, Split
+from bayesprune.likelihoods import Classification, GaussianRegression, LearnedNoise
+from bayesprune.turbo import Compressor, Settings, compress
 from bayesprune.turbo.accuracy_budget import SLACK, AccuracyBudget, Front
 from bayesprune.turbo.compressor import Size
 from bayesprune.turbo.loop import Loop, Silent
@@ -21,8 +24,9 @@ def sized(nonzero, macs):
     return Size(round(nonzero * 10000), 10000, 10000, round(macs * 10000), 10000, [1], [])
 
 
-def compressor(epochs=40, **budget):
-    return Compressor(small_mlp(), torch.zeros(2, 1, 8, 8), examples=1000, epochs=epochs, settings=Settings(**budget))
+def compressor(epochs=40, examples=1000, **budget):
+    settings = Settings(**budget)
+    return Compressor(small_mlp(), torch.zeros(2, 1, 8, 8), examples=examples, epochs=epochs, settings=settings)
 
 
 def loop_with(unpruned=0.9, **settings):
@@ -69,6 +73,126 @@ def test_a_target_that_is_met_rests_and_pulls_again_when_it_is_missed():
     assert c.strengths[1] == 0
     c.adjust(sized(1.0, 0.55), None, None)
     assert c.strengths[1] > 0
+
+
+def strengths_over(c, epochs, size=None):
+    """Strengths per example, (epochs, 2), while the size stays or is what size(epoch) says."""
+    found = []
+    for epoch in range(epochs):
+        found.append([strength / c.prior.examples for strength in c.strengths])
+        c.adjust(size(epoch) if size else sized(1.0, 1.0), None, None)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def test_a_strength_that_changes_nothing_grows_to_what_more_examples_would_have():
+    few, enough = (
+        strengths_over(compressor(100, examples, target_macs=0.1, target_nonzero=0.01), 100)
+        for examples in (600, 60_000)
+    )
+    assert (few[70] * 600 > 0.8 * enough[70] * 60_000).all()
+    # With enough examples growth is even: a factor of 10 for units in 45 % of the epochs, then of 125 for weights.
+    assert enough[45, 1] / enough[0, 1] == pytest.approx(10.0)
+    assert enough[90, 0] / enough[45, 0] == pytest.approx(125.0)
+    assert len(enough[:45, 0].unique()) == 1
+
+
+def test_a_strength_that_shrinks_the_network_grows_slowly_with_few_examples_too():
+    def shrinking(epoch):
+        return sized(0.98**epoch, 0.98**epoch)
+
+    few, enough = (
+        strengths_over(compressor(100, examples, target_macs=0.01), 100, shrinking) for examples in (600, 60_000)
+    )
+    assert torch.allclose(few, enough)
+
+
+def test_growth_is_slow_again_after_too_much_was_lost():
+    c = compressor(100, 600, max_accuracy_drop=0.5)
+    units = [c.strengths[1]]
+
+    def go(lost):
+        c.adjust(sized(1.0, 1.0), lost, 1.0)
+        units.append(c.strengths[1])
+
+    for _ in range(30):
+        go(0.0)
+    slow, fast = units[1] / units[0], units[-1] / units[-2]
+    assert fast > 1.1 * slow
+    go(2.0)
+    assert units[-1] == pytest.approx(units[-2] / fast**2)
+    go(0.0)
+    assert units[-1] == pytest.approx(units[-2] * slow)
+
+
+def test_a_restored_compressor_grows_on_at_the_same_pace():
+    def fresh():
+        return compressor(100, 600, target_macs=0.1)
+
+    whole, first, second, older = fresh(), fresh(), fresh(), fresh()
+    wanted = strengths_over(whole, 60)
+    strengths_over(first, 30)
+    second.load(first.state())
+    assert torch.equal(strengths_over(second, 30), wanted[30:])
+    older.load({k: v for k, v in first.state().items() if k not in ("judged", "stuck")})  # of an earlier version
+    assert older.strengths == first.strengths
+
+
+def few_digits():
+    data = digits()
+    x, y = data.train.x[:660], data.train.y[:660]
+    return DataSet.from_tensors(x, y, test=(data.test.x, data.test.y), validation=60, normalise=False)
+
+
+def few_points():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1100, 20, generator=generator)
+    y = torch.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.1 * torch.randn(1100, generator=generator)
+    return DataSet.from_tensors(x, y[:, None], test=200, validation=100)
+
+
+FEW = {
+    "digits": (few_digits, (1, 8, 8), 10, Classification, "accuracy", 0.85),
+    "regression": (few_points, (20,), 1, lambda: GaussianRegression(LearnedNoise()), "r2", 0.6),
+}
+
+
+@pytest.mark.parametrize("budget", [{"target_macs": 0.2}, {"target_nonzero": 0.05}], ids=["macs", "nonzero"])
+@pytest.mark.parametrize("name", FEW)
+def test_targets_are_met_with_few_examples(name, budget):
+    make, shape, outputs, likelihood, figure, least = FEW[name]
+    network = models.create("mlp", shape, outputs, generator=torch.Generator().manual_seed(0))
+    settings = Settings(**budget, warmup_epochs=15, prune_epochs=60, finetune_epochs=15)
+    summary = compress(network, make(), settings=settings, likelihood=likelihood()).summary
+    assert summary["status"] == "finished"
+    assert 1 - summary["macs_removed"] <= budget.get("target_macs", 1)
+    assert summary["nonzero_fraction"] <= budget.get("target_nonzero", 1)
+    assert summary[figure] > least
+
+
+def test_a_network_that_only_guesses_is_taken_back_with_half_the_strengths():
+    loop = loop_with(target_macs=0.5)
+    loop.good = {name: value + 1 for name, value in loop.model.state_dict().items()}
+    x = loop.validation.x
+    with torch.no_grad():
+        wrong = loop.model(x).argmin(1)
+    loop.validation = Split(x, wrong)
+    before = loop.compressor.strengths
+    row = loop._after_epoch("prune")
+    assert row["validation_accuracy"] < 0.1
+    assert all(torch.equal(value, loop.good[name]) for name, value in loop.model.state_dict().items())
+    assert loop.compressor.strengths == tuple(one / 2 for one in before)
+    assert loop.notes == ["prune epoch 1: no better than guessing; strengths halved"]
+
+
+def test_a_loop_of_ones_own_is_told_of_a_target_that_was_missed():
+    c = compressor(target_macs=0.001, target_nonzero=0.002)
+    size = c.size(c.masks())
+    words = (
+        f"budget not met: MACs {size.macs_fraction:.3f} of the dense network's instead of 0.001; "
+        f"nonzero {size.nonzero_fraction:.4f} instead of 0.002; try more epochs"
+    )
+    with pytest.warns(UserWarning, match=re.escape(words)):
+        c.finish()
 
 
 def test_hold_changes_nothing_but_the_epoch():

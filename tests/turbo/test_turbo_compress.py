@@ -55,6 +55,27 @@ def test_the_network_is_smaller_and_as_good(quick):
     assert accuracy(network, data.test) > 0.9
 
 
+def test_the_repr_is_a_line_of_figures(quick):
+    data, network, recorder, result = quick
+    live = sum(int((layer.weight != 0).sum()) for layer in layers_of(network).values())
+    weights = sum(layer.weight.numel() for layer in layers_of(network).values())
+    text = repr(result)
+    assert text.startswith(f"Compression({type(network).__name__}, layers=3, epochs={len(recorder.rows)}, accuracy=")
+    for part in (
+        f"accuracy={accuracy(network, data.test):.4g}, accuracy_unpruned=",
+        f"nonzero_fraction={live / weights:.4g}, macs_removed=",
+        f"structure={'-'.join(map(str, result.summary['structure']))}, device=cpu, status='finished')",
+    ):
+        assert part in text
+    assert len(text) < 300
+    assert "tensor" not in text
+
+
+def test_the_repr_needs_no_summary():
+    empty = compression.Compression(nn.Identity(), nn.Identity(), {}, {}, {}, [])
+    assert repr(empty) == "Compression(Identity, layers=0, epochs=0, device=cpu, status='not summed up')"
+
+
 def test_the_figures_are_those_of_the_network(quick):
     data, network, _, result = quick
     summary, layers = result.summary, layers_of(network)

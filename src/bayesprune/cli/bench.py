@@ -8,14 +8,17 @@ from typing import Annotated
 
 import torch
 import typer
+from torch import Tensor, nn
 
 from bayesprune.cli.networks import device_by_name, runtimes_of
 from bayesprune.cli.results import RunOrFile
 from bayesprune.cli.sources import Source, open_source
 from bayesprune.latency import RUNTIMES, measure
+from bayesprune.runs import RunError
 from bayesprune.runs.atomic import remove_temporary_files, write_atomically
 from bayesprune.runs.disk_errors import starting
 from bayesprune.runs.plain_json import to_json
+from bayesprune.surgery.proof import outputs
 
 BENCH = "bench.json"
 WIDTH = 78  # of the line that shows progress
@@ -23,6 +26,15 @@ WIDTH = 78  # of the line that shows progress
 
 def bench(
     source: RunOrFile,
+    dense: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The file of the dense network to compare with, written by artefact.save; it must take the same "
+            "inputs and give as many outputs.  By default the run's own before pruning.",
+            show_default=False,
+        ),
+    ] = None,
     batch: Annotated[list[int] | None, typer.Option(help="A batch size; may be repeated.  [default: 1, 256]")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     threads: Annotated[
@@ -53,16 +65,17 @@ def bench(
     Both run in turns on the same inputs, so that whatever slows this machine down slows both; the best way to run the
     one is compared with the best way to run the other.  Where there is no gain, the reason is given.
 
-    The dense network of a run is the run's own before pruning; that of a file is a new one of the same name.
+    The dense network of a run is the run's own before pruning; that of a file is a new one of the same name, where
+    it has one.  --dense names another.
 
     Example: bayesprune bench runs/lenet5-digits-1 --batch 1 --batch 64 --threads 1
     """
     found = open_source(source)
     place = device_by_name(device)
     shrunk = found.network()
-    dense, what = found.dense()
-    typer.echo(what)
-    networks = {"shrunk": shrunk} if dense is None else {"dense": dense, "shrunk": shrunk}
+    whole, what = found.dense() if dense is None else _dense_in_file(dense, found, shrunk)
+    typer.echo(what if whole is not None else f"{what}; name it with --dense FILE")
+    networks = {"shrunk": shrunk} if whole is None else {"dense": whole, "shrunk": shrunk}
     networks |= {f"shrunk x{one}": found.rounded(one) for one in dict.fromkeys(multiple or ())}
     with _progress() as progress:
         latency = measure(
@@ -83,6 +96,37 @@ def bench(
         remove_temporary_files(path)
         write_atomically(path, [to_json(content, path, indent=2).encode() + b"\n"])
     typer.echo(f"all times are in {path}")
+
+
+def _dense_in_file(path: Path, found: Source, shrunk: nn.Module) -> tuple[nn.Module, str]:
+    """The network in an artefact, and what it is, in words; RunError unless it can stand beside the smaller one."""
+    if not path.is_file():
+        raise RunError(f"--dense must be the file of a network, got {path}, {_what_is_wrong(path)}")
+    other = open_source(path)
+    if other.input_shape != found.input_shape:
+        raise RunError(
+            f"--dense {path} takes inputs of shape {other.input_shape}, {found.path} those of shape "
+            f"{found.input_shape}; give the dense network of the same task"
+        )
+    network = other.network()
+    shapes = [[tuple(one.shape[1:]) for one in _outputs(each, found)] for each in (network, shrunk)]
+    if shapes[0] != shapes[1]:
+        ours, theirs = (", ".join(map(str, one)) for one in reversed(shapes))
+        raise RunError(
+            f"--dense {path} gives outputs of shape {theirs}, {found.path} those of shape {ours}; "
+            "give the dense network of the same task"
+        )
+    return network, f"dense is the network in {path}"
+
+
+def _what_is_wrong(path: Path) -> str:
+    if path.is_dir():
+        return "a folder; name the file in it, such as network.safetensors"
+    return "which does not exist; write it with artefact.save(FILE, network, example_shape=...)"
+
+
+def _outputs(network: nn.Module, found: Source) -> list[Tensor]:
+    return outputs(network, (found.example,), torch.float32, torch.device("cpu"))
 
 
 def _runtimes(given: str | None, device: torch.device) -> tuple[str, ...]:

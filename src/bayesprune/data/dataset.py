@@ -35,6 +35,10 @@ class Split:
     def __len__(self) -> int:
         return self.x.shape[0]
 
+    def __repr__(self) -> str:
+        x, y = (f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in (self.x, self.y))
+        return f"Split(x={x}, y={y}, device={self.x.device})"
+
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
@@ -61,6 +65,15 @@ class DataSet:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input, (c, h, w) for images."""
         return tuple(self.train.x.shape[1:])
+
+    def __repr__(self) -> str:
+        kind = f"{len(self.classes)} classes" if self.classes else f"targets of shape {tuple(self.train.y.shape[1:])}"
+        parts = (("train", self.train), ("validation", self.validation), ("test", self.test))
+        counts = ", ".join(f"{name}={0 if part is None else len(part)}" for name, part in parts)
+        return (
+            f"DataSet({self.name!r}, inputs of shape {self.input_shape}, {kind}, {counts}, "
+            f"device={self.train.x.device}, source={self.source!r}, seed={self.seed})"
+        )
 
     @classmethod
     def from_tensors(

@@ -26,6 +26,7 @@ CONVERGED = 1e-2  # mean change of v_{h->s} in the last outer iteration below wh
 # one; fewer where a network has many multiply-accumulates, so that the processor is done in seconds.
 PROOF_EXAMPLES, PROOF_EXAMPLES_LEAST, PROOF_MACS = 256, 4, 3 * 10**9
 FLOAT32_TOLERANCE = 1e-5
+FIGURES = ("accuracy", "accuracy_unpruned", "r2", "r2_unpruned", "nonzero_fraction", "macs_removed")  # of a repr
 
 
 @dataclass
@@ -45,6 +46,15 @@ class Compression:
     expected_precision: dict[str, Tensor]
     history: list[dict[str, Any]]
     summary: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        found = [f"{name}={self.summary[name]:.4g}" for name in FIGURES if name in self.summary]
+        if "structure" in self.summary:
+            found.append(f"structure={'-'.join(map(str, self.summary['structure']))}")
+        device = next((mask.device for mask in self.masks.values()), "cpu")
+        what = [type(self.network).__name__, f"layers={len(self.masks)}", f"epochs={len(self.history)}"]
+        status = self.summary.get("status", "not summed up")
+        return f"Compression({', '.join([*what, *found, f'device={device}', f'status={status!r}'])})"
 
 
 def compress(
@@ -181,11 +191,7 @@ def _summary(loop: Loop) -> dict[str, Any]:
 
 def _status(loop: Loop, size: Size) -> str:
     """`finished`, or that the network collapsed, or which budget was not met and how close the network came."""
-    s, missed = loop.settings, []
-    if s.target_macs is not None and size.macs_fraction > s.target_macs:
-        missed.append(f"MACs {size.macs_fraction:.3f} of the dense network's instead of {s.target_macs:g}")
-    if s.target_nonzero is not None and size.nonzero_fraction > s.target_nonzero:
-        missed.append(f"nonzero {size.nonzero_fraction:.4f} instead of {s.target_nonzero:g}")
+    missed = loop.compressor.missed_targets(size)
     figure = loop.budget.figure
     score = evaluate(loop.model, loop.likelihood, loop.validation)
     if loop.guesses(score):

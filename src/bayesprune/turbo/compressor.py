@@ -1,7 +1,7 @@
 """Turbo-VBI for people who keep their own training loop: a pull in every step, an update per epoch, a decision."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,10 @@ UNITS_FIRST = 0.45  # share of the epochs in which only the unit prior grows
 SLOWER = 0.5  # of the unit prior's growth after that
 UNITS = 1  # the place of the unit prior in pairs of weight and unit prior
 STEPS_BACK = 2  # of growth, when too much accuracy is lost
+# Below ENOUGH examples these units are too small, by up to ENOUGH / examples; how much depends on the network.  A
+# strength that has doubled while the size fell by less than STUCK makes up for that factor in CATCH_UP of the epochs.
+ENOUGH, STUCK, CATCH_UP = 45_000, 0.2, 0.25
+FASTEST = 1.3  # factor an epoch above which nothing catches up: a network needs some epochs to follow
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,8 @@ class Compressor:
         self._factors = list(FIRST_FACTORS) if self.settings.has_budget else [1.0, 1.0]
         self._resting = [False, False]  # a target that is met pulls no more
         self._sizes = [1.0, 1.0]  # nonzero and MACs of the epoch before
+        self._judged = [[f, 1.0] for f in self._factors]  # factor and size when growth was last judged
+        self._stuck = [False, False]
         self._steps = 0
         self.prior.refresh(*self.strengths)
 
@@ -187,39 +193,68 @@ class Compressor:
         self.epoch += 1
         self.prior.refresh(*self.strengths)
 
+    @property
+    def _scarcity(self) -> float:
+        """By how much the strengths per example may be too small; 1 where there are enough examples."""
+        return max(1.0, ENOUGH / self.prior.examples)
+
     def _growth(self, which: int) -> float:
-        """Factor an epoch that takes a strength from its first to its last value while the units grow."""
-        return float((LAST_FACTOR / FIRST_FACTORS[which]) ** (1 / max(1.0, UNITS_FIRST * self.epochs)))
+        """Factor an epoch that takes a strength from its first to its last value while the units grow; stuck, more."""
+        growth = float((LAST_FACTOR / FIRST_FACTORS[which]) ** (1 / max(1.0, UNITS_FIRST * self.epochs)))
+        if not self._stuck[which]:
+            return growth
+        catching_up = float(growth * self._scarcity ** (1 / max(1.0, CATCH_UP * self.epochs)))
+        return max(growth, min(FASTEST, catching_up))
+
+    def _judge(self, which: int, size: float) -> None:
+        """Whenever a strength has doubled, see whether that made the network smaller."""
+        factor, size_then = self._judged[which]
+        if self._factors[which] >= 2 * factor:
+            self._stuck[which] = size > (1 - STUCK) * size_then
+            self._judged[which] = [self._factors[which], size]
+
+    def _retreat(self, divisors: Sequence[float]) -> None:
+        """Weaken the strengths; from there on they grow slowly until they are stuck again."""
+        self._factors = [f / divisor for f, divisor in zip(self._factors, divisors, strict=True)]
+        self._judged = [[f, size] for f, size in zip(self._factors, self._sizes, strict=True)]
+        self._stuck = [False, False]
 
     def _follow_budget(self, size: Size, accuracy_lost: float | None, tolerated: float | None) -> None:
         """Units first, then weights; a target that is met pulls no more; lost accuracy makes everything weaker."""
         s = self.settings
         if tolerated is not None and accuracy_lost is not None and accuracy_lost > tolerated:
-            self._factors = [f / self._growth(which) ** STEPS_BACK for which, f in enumerate(self._factors)]
+            self._retreat([self._growth(which) ** STEPS_BACK for which in range(2)])
             return
         units_only = self.epoch < UNITS_FIRST * self.epochs
+        if s.target_nonzero is not None and s.max_accuracy_drop is None and self._scarcity > 1:
+            weight_pace = 1.0  # the way is longer
+        else:
+            weight_pace = 0.0 if units_only else 1.0
         goals = (
-            (0, s.target_nonzero, size.nonzero_fraction, 0.0 if units_only else 1.0),
+            (0, s.target_nonzero, size.nonzero_fraction, weight_pace),
             (1, s.target_macs, size.macs_fraction, 1.0 if units_only or s.target_macs is not None else SLOWER),
         )
         for which, target, reached, pace in goals:
             self._resting[which] = target is not None and reached <= target
             falling = which == UNITS and reached < (1 - FALLING) * self._sizes[which]
             self._sizes[which] = reached
+            self._judge(which, reached)
             asked = target is not None or s.max_accuracy_drop is not None
             if asked and not falling and not self._resting[which]:
                 self._factors[which] *= self._growth(which) ** pace
 
-    def meets_targets(self, size: Size) -> bool:
-        """Whether a network of this size is within the targets, where there are any."""
-        s = self.settings
-        macs_met = s.target_macs is None or size.macs_fraction <= s.target_macs
-        nonzero_met = s.target_nonzero is None or size.nonzero_fraction <= s.target_nonzero
-        return macs_met and nonzero_met
+    def missed_targets(self, size: Size) -> list[str]:
+        """Which targets a network of this size misses, and by how much, in words."""
+        s, missed = self.settings, []
+        if s.target_macs is not None and size.macs_fraction > s.target_macs:
+            missed.append(f"MACs {size.macs_fraction:.3f} of the dense network's instead of {s.target_macs:g}")
+        if s.target_nonzero is not None and size.nonzero_fraction > s.target_nonzero:
+            missed.append(f"nonzero {size.nonzero_fraction:.4f} instead of {s.target_nonzero:g}")
+        return missed
 
     def weaken(self) -> None:
-        """Go to the next epoch with half the strengths, after a layer has lost all its weights."""
-        self._factors = [f / 2 for f in self._factors]
+        """Go to the next epoch with half the strengths, after the network was lost."""
+        self._retreat([2.0, 2.0])
         self.epoch += 1
         self.prior.refresh(*self.strengths)
 
@@ -269,7 +304,10 @@ class Compressor:
     def finish(self) -> dict[str, Tensor]:
         """Decide which weights live (Algorithm 1), set the others to zero in the model, return the masks."""
         masks = self.masks()
-        _warn_if_empty(self.size(masks).empty_layers)
+        size = self.size(masks)
+        _warn_if_empty(size.empty_layers)
+        if missed := self.missed_targets(size):
+            warnings.warn(f"budget not met: {'; '.join(missed)}; try more epochs", stacklevel=2)
         apply_masks(self.model, masks)
         return masks
 
@@ -281,6 +319,8 @@ class Compressor:
             "factors": list(self._factors),
             "resting": list(self._resting),
             "sizes": list(self._sizes),
+            "judged": [list(one) for one in self._judged],
+            "stuck": list(self._stuck),
             "prior": self.prior.state(),
         }
 
@@ -288,6 +328,10 @@ class Compressor:
         """Restore what `state` returned."""
         self.epoch, self._steps, self._factors = state["epoch"], state["steps"], list(state["factors"])
         self._resting, self._sizes = list(state["resting"]), list(state["sizes"])
+        # Checkpoints of earlier versions do not have these: growth is judged from now on.
+        now = zip(self._factors, self._sizes, strict=True)
+        self._judged = [list(one) for one in state.get("judged", now)]
+        self._stuck = list(state.get("stuck", (False, False)))
         self.prior.load(state["prior"])
 
 

@@ -241,7 +241,9 @@ class Loop:
             f"in prune epoch {self.epoch + 1}",
         )
         if update.size.empty_layers:
-            self._recover(update.size.empty_layers)
+            self._recover(f"no live weight left in {', '.join(update.size.empty_layers)}")
+        elif self._has_target and self.good is not None and self.guesses(score):
+            self._recover("no better than guessing")
         else:
             if not self.guesses(score):
                 self.good = copy.deepcopy(self.model.state_dict())
@@ -274,11 +276,14 @@ class Loop:
             return False
         return score["accuracy"] <= float(labels.bincount().max()) / len(labels) + EPSILON
 
+    @property
+    def _has_target(self) -> bool:
+        return self.settings.target_macs is not None or self.settings.target_nonzero is not None
+
     def _remember(self, size: Size, score: Mapping[str, float], masks: dict[str, Tensor]) -> None:
         """Keep this network if it met the targets better than any before, or may be the answer to a budget."""
-        has_target = self.settings.target_macs is not None or self.settings.target_nonzero is not None
         better = self.on_target is None or score["nll"] <= self.on_target["nll"]
-        if has_target and better and self.compressor.meets_targets(size):
+        if self._has_target and better and not self.compressor.missed_targets(size):
             self.on_target = {"nll": score["nll"], **self._snapshot(masks)}
         lost = self.budget.lost(score)
         if lost is not None:
@@ -310,9 +315,9 @@ class Loop:
         for kept in (*self.front.kept.values(), *([] if self.on_target is None else [self.on_target])):
             kept["model"], kept["masks"] = moved_state(kept["model"], moves), moved_masks(kept["masks"], moves)
 
-    def _recover(self, empty: list[str]) -> None:
-        """A layer has lost all its weights: go back to the last network that had some, with half the strength."""
-        self._note(f"prune epoch {self.epoch + 1}: no live weight left in {', '.join(empty)}; strengths halved")
+    def _recover(self, reason: str) -> None:
+        """The network is lost: go back to the last one that was not, with half the strength."""
+        self._note(f"prune epoch {self.epoch + 1}: {reason}; strengths halved")
         self.model.load_state_dict(self.good if self.good is not None else self.unpruned_weights)
         self.compressor.weaken()
         self.compressor.prior.update_states()
