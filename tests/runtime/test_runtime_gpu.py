@@ -67,9 +67,17 @@ def test_every_tile_gives_what_torch_gives(tile, examples):
     assert float((found - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 9, 17, 200])
-def test_tiles_reach_the_rows_of_a_layer(rows):
-    heights = [tile.height for tile in tiles_for(rows)]
-    assert heights == sorted(set(heights))
-    assert heights[-1] >= min(rows, 64)
-    assert all(height < 2 * rows for height in heights)
+@pytest.mark.parametrize(
+    ("rows", "density", "heights"),
+    [
+        (1, 1.0, [1]),
+        (3, 1.0, [4, 2]),  # alike: all rows at once
+        (17, 1.0, [8, 4, 16]),
+        (200, 0.02, [1, 2, 16, 64]),  # unlike: each for itself
+    ],
+)
+def test_what_is_tried_for_a_layer(rows, density, heights):
+    live = torch.rand(rows, 400, generator=torch.Generator().manual_seed(0)) < density
+    tiles = tiles_for(live)
+    assert [tile.height for tile in tiles] == heights
+    assert all(tile.products == (tile.height > 8) for tile in tiles)

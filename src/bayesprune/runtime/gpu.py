@@ -15,7 +15,8 @@ BLOCK = 128  # examples of a program
 SUMS, MOST_SITES = 2048, 8  # a program of panels_kernel holds height * sites * pool * examples sums in registers
 DEPTH = 32  # taps of a matrix product
 SPREAD = 64  # examples and values of a program of spread_kernel
-FEW_ROWS, MANY_ROWS = (1, 2, 4, 8), (16, 32, 64)
+FEW_ROWS, MANY_ROWS = (1, 2, 4, 8), (16, 64)
+LOAD = 5  # a tap of a panel costs its rows, and this much to load
 FILL = 16  # aligned rows are read faster
 TURNS = 3
 HOPELESS = 1.5  # times as slow as the fastest
@@ -132,7 +133,7 @@ class GpuProgram:
     def _fastest(self, step: Step) -> _Layer:
         """The layer in the tile that takes least time on what is in the buffers."""
         best, least = None, float("inf")
-        for tile in tiles_for(len(step.matrix)):
+        for tile in tiles_for(step.matrix != 0):
             layer = self._layer(step, tile)
             self._run(step, layer)  # compiles
             if (taken := self._milliseconds(step, layer, least)) < least:
@@ -209,14 +210,19 @@ class GpuProgram:
         )
 
 
-def tiles_for(rows: int) -> list[Tile]:
-    """What is tried for a layer of so many rows: heights up to the first that holds them all."""
+def tiles_for(live: Tensor) -> list[Tile]:
+    """What is tried for a layer, its matrix (rows, columns) bool: the two heights that should be fastest, and products.
 
-    def up_to(heights: Sequence[int]) -> list[int]:
-        return [height for height in heights if height < 2 * rows] or list(heights[:1])
+    Every one has to be compiled, so they are few.
+    """
 
-    many = up_to(MANY_ROWS) if rows > FEW_ROWS[-1] else []
-    return [Tile(height, False) for height in up_to(FEW_ROWS)] + [Tile(height, True) for height in many]
+    def cost(height: int) -> int:
+        return (height + LOAD) * sum(len(panel.columns) for panel in even_panels(live, height))
+
+    rows = len(live)
+    few = sorted((height for height in FEW_ROWS if height < 2 * rows), key=cost)[:2]
+    many = [height for height in MANY_ROWS if rows > FEW_ROWS[-1] and height <= max(rows, MANY_ROWS[0])]
+    return [Tile(height, False) for height in few] + [Tile(height, True) for height in many]
 
 
 def _wide(buffer: Buffer) -> int:

@@ -6,26 +6,27 @@ A layer is some panels of HEIGHT rows of its matrix, each with the taps that at 
 panel the first tap, how many, the first weight, then its rows, or -1.  taps: offsets of values.  biases: by panel and
 row.
 sites: (site_count * POOL,) where a result begins to read.  places: (site_count,) where it is written in its channel.
+Counts are not specialised: other numbers would be other kernels to compile.
 """
 
 import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["value_count", "examples"])
 def spread_kernel(given, target, places, value_count, examples, stride, VALUES: tl.constexpr, EXAMPLES: tl.constexpr):
     """Write inputs (examples, value_count) into a buffer.  places: (value_count,) where a value is written."""
     example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
     value = tl.program_id(1) * VALUES + tl.arange(0, VALUES)
     inside = (example < examples)[:, None] & (value < value_count)[None, :]
-    many = tl.cast(value_count, tl.int64)  # a count of one is a constant of the kernel, which has no `to`
-    found = tl.load(given + example[:, None] * many + value[None, :], mask=inside, other=0.0)
+    reads = given + example[:, None].to(tl.int64) * value_count + value[None, :]
+    found = tl.load(reads, mask=inside, other=0.0)
     place = tl.load(places + value, mask=value < value_count, other=0).to(tl.int64)
     writes = target + place[None, :] * stride + example[:, None]
     tl.store(writes, found.to(target.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["site_count", "target_plane"])
 def panels_kernel(
     source,
     target,
@@ -75,7 +76,7 @@ def panels_kernel(
     tl.store(writes, total.to(target.dtype.element_ty), mask=real & inside[None, None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["site_count", "target_plane"])
 def products_kernel(
     source,
     target,
