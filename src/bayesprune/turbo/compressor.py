@@ -25,7 +25,8 @@ SLOWER = 0.5  # of the unit prior's growth after that
 UNITS = 1  # the place of the unit prior in pairs of weight and unit prior
 STEPS_BACK = 2  # of growth, when too much accuracy is lost
 # Below ENOUGH examples these units are too small, by up to ENOUGH / examples; how much depends on the network.  A
-# strength that has doubled while the size fell by less than STUCK makes up for that factor in CATCH_UP of the epochs.
+# strength that has doubled while the size fell by less than STUCK makes up for that factor in CATCH_UP of the epochs,
+# under an accuracy budget, which asks for no size, in UNITS_FIRST of them.
 ENOUGH, STUCK, CATCH_UP = 45_000, 0.2, 0.25
 FASTEST = 1.3  # factor an epoch above which nothing catches up: a network needs some epochs to follow
 
@@ -203,7 +204,8 @@ class Compressor:
         growth = float((LAST_FACTOR / FIRST_FACTORS[which]) ** (1 / max(1.0, UNITS_FIRST * self.epochs)))
         if not self._stuck[which]:
             return growth
-        catching_up = float(growth * self._scarcity ** (1 / max(1.0, CATCH_UP * self.epochs)))
+        share = CATCH_UP if self.settings.max_accuracy_drop is None else UNITS_FIRST
+        catching_up = float(growth * self._scarcity ** (1 / max(1.0, share * self.epochs)))
         return max(growth, min(FASTEST, catching_up))
 
     def _judge(self, which: int, size: float) -> None:
