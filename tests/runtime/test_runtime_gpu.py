@@ -48,7 +48,7 @@ def test_every_way_on_a_gpu_gives_the_same(name):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("examples", [1, 5, 300])
-@pytest.mark.parametrize("tile", [Tile(h, h > 8) for h in (1, 2, 4, 8, 16, 32, 64)], ids=str)
+@pytest.mark.parametrize("tile", [*(Tile(h, False) for h in (1, 2, 4, 8, 16)), Tile(16, True), Tile(32, True)], ids=str)
 def test_every_tile_gives_what_torch_gives(tile, examples):
     """Borders, strides, pooling, rows that do not fill a panel, and a row without a weight."""
     generator = torch.Generator().manual_seed(1)
@@ -72,12 +72,13 @@ def test_every_tile_gives_what_torch_gives(tile, examples):
     [
         (1, 1.0, [1]),
         (3, 1.0, [4, 2]),  # alike: all rows at once
-        (17, 1.0, [8, 4, 16]),
-        (200, 0.02, [1, 2, 16, 64]),  # unlike: each for itself
+        (17, 1.0, [8, 16, 16, 32]),
+        (200, 0.02, [1, 2, 16, 32]),  # unlike: each for itself
     ],
 )
 def test_what_is_tried_for_a_layer(rows, density, heights):
     live = torch.rand(rows, 400, generator=torch.Generator().manual_seed(0)) < density
     tiles = tiles_for(live)
     assert [tile.height for tile in tiles] == heights
-    assert all(tile.products == (tile.height > 8) for tile in tiles)
+    assert [tile.products for tile in tiles] == sorted(tile.products for tile in tiles)
+    assert len(set(tiles)) == len(tiles)

@@ -12,10 +12,10 @@ from bayesprune.runtime.lowering import Buffer, Lowered, Step, UnsupportedError,
 from bayesprune.runtime.panels import even_panels
 
 BLOCK = 128  # examples of a program
-SUMS, MOST_SITES = 2048, 8  # a program of panels_kernel holds height * sites * pool * examples sums in registers
-DEPTH = 32  # taps of a matrix product
+SUMS, MOST_SITES = 4096, 8  # a program of panels_kernel holds height * sites * pool * examples sums in registers
+DEPTH = 16  # taps of a matrix product
 SPREAD = 64  # examples and values of a program of spread_kernel
-FEW_ROWS, MANY_ROWS = (1, 2, 4, 8), (16, 64)
+FEW_ROWS, MANY_ROWS = (1, 2, 4, 8, 16), (16, 32)
 LOAD = 5  # a tap of a panel costs its rows, and this much to load
 FILL = 16  # aligned rows are read faster
 TURNS = 3
@@ -110,7 +110,7 @@ class GpuProgram:
         taps: list[Tensor] = []
         weights: list[Tensor] = []
         biases: list[Tensor] = []
-        tap = weight = 0
+        tap = 0
         for panel in even_panels(step.matrix != 0, tile.height):
             missing = tile.height - len(panel.rows)
             count = -(-len(panel.columns) // DEPTH) * DEPTH if tile.products else len(panel.columns)
@@ -118,11 +118,11 @@ class GpuProgram:
             block[: len(panel.rows), : len(panel.columns)] = step.matrix[panel.rows][:, panel.columns].float()
             offsets = torch.zeros(count, dtype=torch.int64)
             offsets[: len(panel.columns)] = step.reads[panel.columns] @ strides
-            table.append([tap, count, weight, *panel.rows, *[-1] * missing])
+            table.append([tap, count, *panel.rows, *[-1] * missing])
             taps.append(offsets)
             weights.append((block if tile.products else block.T).reshape(-1))
             biases.append(torch.nn.functional.pad(step.bias[panel.rows].float(), (0, missing)))
-            tap, weight = tap + count, weight + block.numel()
+            tap += count
         nothing = torch.zeros(1)  # a layer without a live weight has neither taps nor weights
         parts = (torch.tensor(table), torch.cat([*taps, nothing.long()]), torch.cat([*weights, nothing]))
         kept = [
@@ -221,7 +221,7 @@ def tiles_for(live: Tensor) -> list[Tile]:
 
     rows = len(live)
     few = sorted((height for height in FEW_ROWS if height < 2 * rows), key=cost)[:2]
-    many = [height for height in MANY_ROWS if rows > FEW_ROWS[-1] and height <= max(rows, MANY_ROWS[0])]
+    many = [height for height in MANY_ROWS if 2 * rows > height]
     return [Tile(height, False) for height in few] + [Tile(height, True) for height in many]
 
 

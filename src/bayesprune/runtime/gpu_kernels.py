@@ -3,8 +3,7 @@
 Buffers are (values, stride): values as in `native/engine.h`, [channel][row][column] with a border of zeros, and the
 examples of a batch side by side, stride of them with those that only fill up.
 A layer is some panels of HEIGHT rows of its matrix, each with the taps that at least one of its rows reads.  panels: by
-panel the first tap, how many, the first weight, then its rows, or -1.  taps: offsets of values.  biases: by panel and
-row.
+panel the first tap, how many, then its rows, or -1.  taps: offsets of values.  biases: by panel and row.
 sites: (site_count * POOL,) where a result begins to read.  places: (site_count,) where it is written in its channel.
 Counts are not specialised: other numbers would be other kernels to compile.
 """
@@ -50,10 +49,9 @@ def panels_kernel(
     inside = example < stride
     result = tl.program_id(1) * SITES + tl.arange(0, SITES)
     first = tl.program_id(1) * SITES * POOL + tl.arange(0, SITES * POOL)
-    panel = panels + tl.program_id(2) * (3 + HEIGHT)
+    panel = panels + tl.program_id(2) * (2 + HEIGHT)
     tap = tl.load(panel)
     count = tl.load(panel + 1)
-    weight = tl.load(panel + 2)
     begin = tl.load(sites + first, mask=first < site_count * POOL, other=0)
     reads = source + begin[:, None].to(tl.int64) * stride + example[None, :]
     row = tl.arange(0, HEIGHT)
@@ -61,14 +59,14 @@ def panels_kernel(
     total = tl.zeros((HEIGHT, SITES * POOL, EXAMPLES), tl.float32) + bias[:, None, None]
     for k in tl.range(0, count, loop_unroll_factor=4):
         offset = tl.load(taps + tap + k).to(tl.int64)
-        factor = tl.load(weights + weight + k * HEIGHT + row)
+        factor = tl.load(weights + (tap + k) * HEIGHT + row)
         value = tl.load(reads + offset * stride, mask=inside[None, :], other=0.0).to(tl.float32)
         total += factor[:, None, None] * value[None, :, :]
     if POOL > 1:
         total = tl.max(tl.reshape(total, (HEIGHT, SITES, POOL, EXAMPLES)), axis=2)
     if RELU:
         total = tl.maximum(total, 0.0)
-    channel = tl.load(panel + 3 + row).to(tl.int64)
+    channel = tl.load(panel + 2 + row).to(tl.int64)
     place = tl.load(places + result, mask=result < site_count, other=0)
     address = channel[:, None, None] * target_plane + place[None, :, None]
     writes = target + address * stride + example[None, None, :]
@@ -102,20 +100,19 @@ def products_kernel(
     example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
     inside = example < stride
     result = tl.program_id(1)
-    panel = panels + tl.program_id(2) * (3 + HEIGHT)
-    tap = tl.load(panel)
-    count = tl.load(panel + 1)  # a multiple of DEPTH
-    weight = tl.load(panel + 2)
+    panel = panels + tl.program_id(2) * (2 + HEIGHT)
+    tap = tl.multiple_of(tl.load(panel), DEPTH)
+    count = tl.multiple_of(tl.load(panel + 1), DEPTH)
     row = tl.arange(0, HEIGHT)
     depth = tl.arange(0, DEPTH)
     bias = tl.load(biases + tl.program_id(2) * HEIGHT + row)
     total = tl.full((EXAMPLES, HEIGHT), float("-inf"), tl.float32)
-    for window in tl.static_range(POOL):
+    for window in range(POOL):
         begin = tl.load(sites + result * POOL + window).to(tl.int64)
         sums = tl.zeros((EXAMPLES, HEIGHT), tl.float32)
         for k in range(0, count, DEPTH):
             offset = begin + tl.load(taps + tap + k + depth).to(tl.int64)
-            factor = tl.load(weights + weight + row[None, :] * count + (k + depth)[:, None])
+            factor = tl.load(weights + tap * HEIGHT + row[None, :] * count + (k + depth)[:, None])
             reads = source + offset[None, :] * stride + example[:, None]
             value = tl.load(reads, mask=inside[:, None], other=0.0).to(tl.float32)
             sums = tl.dot(value, factor, sums, input_precision="tf32x3")
@@ -123,7 +120,7 @@ def products_kernel(
     total += bias[None, :]
     if RELU:
         total = tl.maximum(total, 0.0)
-    channel = tl.load(panel + 3 + row).to(tl.int64)
+    channel = tl.load(panel + 2 + row).to(tl.int64)
     address = channel * target_plane + tl.load(places + result)
     writes = target + address[None, :] * stride + example[:, None]
     tl.store(writes, total.to(target.dtype.element_ty), mask=(channel >= 0)[None, :] & inside[:, None])
