@@ -1,5 +1,7 @@
 """Convolutions and pooling of many members, against one member after another."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -60,3 +62,58 @@ def test_members_convolve_as_each_would_alone(name, shared):
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, stride=2, padding=1)])
+def test_bias_and_relu_come_after_pooling(pool):
+    """Outputs and gradients as in the order given, by the same names of parameters."""
+    generator = torch.Generator().manual_seed(0)
+    shared = nn.Conv2d(3, 3, 3, padding=1)
+    plain = nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(2, 3, 3, padding=1),
+            relu1=nn.ReLU(),
+            pool1=pool,
+            again1=shared,
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(1),
+            again2=shared,
+            conv2=nn.Conv2d(3, 4, 2, bias=False),
+            relu3=nn.ReLU(),
+            pool3=nn.MaxPool2d(2),
+        )
+    ).double()
+    together = for_many_members(plain)
+    names = [name for name, _ in together.named_children()]
+    assert names.index("pool1") < names.index("relu1")
+    assert names.index("pool3") < names.index("relu3")
+    assert names.index("relu2") < names.index("pool2")  # its convolution is used twice
+    assert list(plain._modules) == [
+        "conv1",
+        "relu1",
+        "pool1",
+        "again1",
+        "relu2",
+        "pool2",
+        "again2",
+        "conv2",
+        "relu3",
+        "pool3",
+    ]
+    assert dict(together.named_parameters()).keys() == dict(plain.named_parameters()).keys()
+    parameters = {
+        name: torch.randn((MEMBERS, *value.shape), generator=generator, dtype=torch.float64).requires_grad_()
+        for name, value in plain.named_parameters()
+    }
+    x = torch.randn(5, 2, 9, 9, generator=generator, dtype=torch.float64)
+    found = vmap(lambda p: functional_call(together, p, (x,)))(parameters)
+    each = [{name: value[i] for name, value in parameters.items()} for i in range(MEMBERS)]
+    expected = torch.stack([functional_call(plain, one, (x,)) for one in each])
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    given, weights = list(parameters.values()), torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    for one, other in zip(
+        torch.autograd.grad((found * weights).sum(), given),
+        torch.autograd.grad((expected * weights).sum(), given),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

@@ -23,10 +23,10 @@ from bayesprune.runs import Display, Interrupts, RunError, new_folder, run_folde
 from bayesprune.runs.atomic import write_atomically
 from bayesprune.runs.disk_errors import reading, starting
 from bayesprune.turbo import Interrupted, Recorder, Settings, SettingsError
-from bayesprune.turbo.recording import LARGEST_SHARE
 from bayesprune.turbo.training import evaluate
 
 EPOCHS = ("warmup_epochs", "prune_epochs", "finetune_epochs")
+SAVING = 0.02  # share of the time that saving states may take
 
 
 class RunByDefault(typer.core.TyperGroup):
@@ -83,8 +83,11 @@ def run(
     Example: bayesprune frontier --model lenet5 --data fashion-mnist
     """
     place = device_by_name(device)
-    folder = resume or _plan(model, data_set, config, setting, epochs, chunk, one_by_one, name, runs, data_dir)
-    _go_on(folder, place, data_dir, quiet)
+    if resume is None:
+        asked = (model, data_set, config, setting, epochs, chunk, one_by_one, name, runs)
+        _go_on(*_plan(*asked, data_dir, place), place, data_dir, quiet)
+    else:
+        _go_on(resume, None, place, data_dir, quiet)
 
 
 @app.command("pick")
@@ -139,8 +142,9 @@ def _plan(
     name: str | None,
     runs: Path,
     data_dir: Path | None,
-) -> Path:
-    """Check what was asked for and make its folder."""
+    place: torch.device,
+) -> tuple[Path, data.DataSet]:
+    """Check what was asked for and make its folder; with the data, on their device."""
     grid = resolve(config, None, setting)
     chosen_model, chosen_data = grid.pop("model", None) or "lenet5", grid.pop("data", None) or "digits"
     chosen_model, chosen_data = model or chosen_model, data_set or chosen_data
@@ -151,7 +155,7 @@ def _plan(
     if epochs is not None:
         grid |= dict(zip(EPOCHS, epochs, strict=True))
     first = frontiers.expand(grid)[0]
-    loaded = data.load(chosen_data, data_dir, validation=first.validation, seed=first.seed)
+    loaded = data.load(chosen_data, data_dir, validation=first.validation, seed=first.seed, device=place)
     has_epochs = any(one in grid for one in EPOCHS)
     if config is None:
         grid = frontiers.default_grid(len(loaded.train)) | grid
@@ -168,15 +172,16 @@ def _plan(
     _network_of(plan, loaded, torch.device("cpu"))(settings[0])  # an error comes before a folder is made
     folder = run_folder(name, runs) if name else new_folder(f"{chosen_model}-{chosen_data}", "frontier", runs)
     frontiers.FrontierFolder.create(folder, plan).close()
-    return folder
+    same = (first.validation, first.seed) == (plan["validation"], plan["order_seed"])
+    return folder, loaded if same else _load(plan, data_dir, place)
 
 
-def _go_on(path: Path, place: torch.device, data_dir: Path | None, quiet: bool) -> None:
-    """Train what the folder lacks, and show what is on the front."""
+def _go_on(path: Path, given: data.DataSet | None, place: torch.device, data_dir: Path | None, quiet: bool) -> None:
+    """Train what the folder lacks, and show what is on the front.  given: the data, where they have been read."""
     with frontiers.FrontierFolder.open(path) as folder, Interrupts() as interrupts, warnings.catch_warnings():
         warnings.filterwarnings("ignore", KEEPS_UNITS)
         plan = folder.plan
-        loaded = _load(plan, data_dir, place)
+        loaded = given or _load(plan, data_dir, place)
         with Display(_rounds(folder), quiet=quiet) as display:
             display.note(f"{len(folder.settings)} settings of {plan['model']} on {plan['data']}, folder {path}")
 
@@ -219,7 +224,7 @@ def _network_of(plan: dict[str, Any], loaded: data.DataSet, place: torch.device)
 
 
 class _Progress:
-    """Rows go to the display, states to the folder, at most a twentieth of the time; save: None where there is none."""
+    """Rows go to the display, states to the folder, for a small part of the time; save: None where there is none."""
 
     def __init__(self, display: Display, interrupts: Interrupts, save: Callable[[dict[str, Any]], None] | None) -> None:
         self._display, self._interrupts, self._save = display, interrupts, save
@@ -238,7 +243,7 @@ class _Progress:
         started = time.monotonic()
         if self._save is not None and (must or started >= self._not_before):
             self._save(state())
-            self._not_before = started + (time.monotonic() - started) / LARGEST_SHARE
+            self._not_before = started + (time.monotonic() - started) / SAVING
 
     def should_stop(self) -> bool:
         return bool(self._interrupts.requested)

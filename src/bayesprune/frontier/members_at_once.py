@@ -3,9 +3,13 @@
 A convolution of all members is a grouped one, (n, members * channels, height, width).  Its gradient with respect to the
 input launches a kernel per group; as a convolution of the output's gradient with mirrored kernels it is one.  Pooling
 joins the members with the channels, where they already are, instead of with the examples, which copies everything.
+Bias and ReLU come after the pooling of a convolution, where there is less to do: all are monotone, so nothing else
+changes.
 """
 
 import copy
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,7 +27,24 @@ def for_many_members(network: nn.Module) -> nn.Module:
             module.__class__ = MemberConv2d
         elif type(module) is nn.MaxPool2d and not module.return_indices:
             module.__class__ = MemberMaxPool2d
+    uses = Counter(id(module) for _, module in network.named_modules(remove_duplicate=False))
+    for module in network.modules():
+        if type(module) is nn.Sequential:
+            _pool_first(module, uses)
     return network
+
+
+def _pool_first(sequential: nn.Sequential, uses: Mapping[int, int]) -> None:
+    """Make conv, pool, bias and ReLU of conv, bias, ReLU and pool; only where each is used once."""
+    order = list(sequential._modules)
+    for place in range(len(order) - 2):
+        conv, relu, pool = (sequential._modules[name] for name in order[place : place + 3])
+        if type(conv) is not MemberConv2d or type(relu) is not nn.ReLU or type(pool) is not MemberMaxPool2d:
+            continue
+        if all(uses[id(one)] == 1 for one in (conv, relu, pool)):
+            conv.adds_bias, pool.convs = False, (conv,)
+            order[place + 1], order[place + 2] = order[place + 2], order[place + 1]
+    sequential._modules = {name: sequential._modules[name] for name in order}
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
@@ -34,20 +55,26 @@ def _is_plain(conv: nn.Conv2d) -> bool:
 
 
 class MemberConv2d(nn.Conv2d):
-    """A Conv2d without groups, stride or dilation, for use under vmap."""
+    """A Conv2d without groups, stride or dilation, for use under vmap.  adds_bias: or the pooling after it does."""
+
+    adds_bias = True
 
     def forward(self, input: Tensor) -> Tensor:
         assert not isinstance(self.padding, str)
         output: Tensor = _Conv.apply(input, self.weight, self.padding, 1)  # type: ignore[no-untyped-call]
-        return output if self.bias is None else output + self.bias[:, None, None]
+        return output if self.bias is None or not self.adds_bias else output + self.bias[:, None, None]
 
 
 class MemberMaxPool2d(nn.MaxPool2d):
-    """A MaxPool2d for use under vmap."""
+    """A MaxPool2d for use under vmap.  convs: the convolution whose bias it adds, if any, kept from its parameters."""
+
+    convs: tuple[MemberConv2d, ...] = ()
 
     def forward(self, input: Tensor) -> Tensor:
         options = (self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
         output: Tensor = _Pool.apply(input, options)  # type: ignore[no-untyped-call]
+        for conv in self.convs:
+            output = output if conv.bias is None else output + conv.bias[:, None, None]
         return output
 
 
