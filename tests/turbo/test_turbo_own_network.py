@@ -128,3 +128,39 @@ def test_layers_that_die_in_an_own_loop_are_said():
         compressor.update()
     with pytest.warns(UserWarning, match="mean negative log-likelihood over `examples` predictions"):
         compressor.finish()
+
+
+class Detour(nn.Module):
+    """A branch without any effect, beside a way around it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.down, self.up, self.out = (
+            nn.Linear(64, 24),
+            nn.Linear(24, 8),
+            nn.Linear(8, 24),
+            nn.Linear(24, 10),
+        )
+        nn.init.constant_(self.down.bias, -100.0)  # its ReLU never wakes
+
+    def forward(self, x):
+        first = self.first(x.flatten(1)).relu()
+        return self.out(first + self.up(self.down(first).relu()))
+
+
+def test_a_branch_may_die_where_there_is_a_way_around_it():
+    settings = Settings(
+        **{"warmup_epochs": 5, "prune_epochs": 20, "finetune_epochs": 2, "batch_size": 64, "refresh_every": 10},
+        **{"unit_strength": 100, "weight_strength": 0.25, "weight_start": 0.01, "learning_rate": 5e-3},
+    )
+    torch.manual_seed(0)
+    result = compress(Detour(), digits(), settings=settings)
+    assert not result.masks["down"].any()
+    assert not result.masks["up"].any()
+    assert result.masks["first"].any()
+    assert result.summary["status"] == "finished"
+    assert result.summary["notes"] == []  # nothing was taken back
+    assert result.summary["accuracy"] > 0.85
+    test = digits().test.x
+    with torch.no_grad():
+        torch.testing.assert_close(result.shrunk(test), result.network(test), rtol=1e-5, atol=1e-5)

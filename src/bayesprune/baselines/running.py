@@ -219,10 +219,10 @@ class Run:
     def decide(self, masks: Masks) -> Masks:
         """Close the masks over dead units and set dead weights of the model to zero."""
         closed = close(self.structure, {name: mask.bool() for name, mask in masks.items()})
-        empty = size_of(self.structure, closed).empty_layers
-        if empty:
+        size = size_of(self.structure, closed)
+        if size.is_cut:
             raise CollapsedError(
-                f"{self.method} leaves no live weight in {', '.join(empty)}; "
+                f"{self.method} leaves no live weight in {', '.join(size.empty_layers)}; "
                 "try a smaller strength, or larger target_nonzero or target_macs"
             )
         apply_masks(self.model, closed)

@@ -50,7 +50,8 @@ def _nothing() -> Size:
 
 
 def _row(name: str, size: Size, indexed: Size | None = None) -> tuple[str, ...]:
-    index = "" if name == REST else f"{(indexed or size).index_bytes('clusters'):.3f}"
+    counted = indexed or size
+    index = "" if name == REST or not counted.live else f"{counted.index_bytes('clusters'):.3f}"
     numbers = (size.values, size.live, *(size.bytes[one] for one in FORMATS))
     return (name, *(f"{number:,}" for number in numbers), index)
 

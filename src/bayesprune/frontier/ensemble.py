@@ -87,7 +87,7 @@ def train(
     `compress` with seed=order_seed and otherwise the same settings gives the same network, up to rounding.
     resume: the state that `recorder.checkpoint` was given.
 
-    A member that diverges or loses a whole layer is not `finished`; the others go on.
+    A member that diverges or loses all its weights is not `finished`; the others go on.
     Raises Interrupted where the recorder asks to stop.
     """
     check_settings(settings)
@@ -139,7 +139,7 @@ class Ensemble:
         self.status = [FINISHED] * len(settings)
         self.notes: list[list[str]] = [[] for _ in settings]
         self.unpruned: list[dict[str, float]] = []
-        self.good: Snapshot = {}  # every member as it last had no empty layer
+        self.good: Snapshot = {}  # every member as it last was not cut
         # A single run computes its first pulls and supports before any training.
         self.pull = torch.zeros_like(self.step.pull)
         self._refresh(self.pull)
@@ -227,19 +227,19 @@ class Ensemble:
     # ------------------------------------------------------------------ pruning
 
     def _after_prune_epoch(self) -> list[dict[str, float]]:
-        """Look at what is left, take members that lost a layer back, and go to the next epoch's strengths."""
+        """Look at what is left, take members that are cut back, and go to the next epoch's strengths."""
         self.alive = self.prior.masks()
         masks = self._closed()
         scores = self._evaluate(self._masked(masks))
         good, back = [], []
         for i, score in enumerate(scores):
-            empty = [name for name, mask in masks.items() if not mask[i].any()]
+            cut = not any(mask[i].any() for mask in masks.values())
             well = self.status[i] == FINISHED
-            good.append(well and not empty and score["accuracy"] > self.guessing + EPSILON)
-            back.append(well and bool(empty))
+            good.append(well and not cut and score["accuracy"] > self.guessing + EPSILON)
+            back.append(well and cut)
             if back[-1]:
                 self.factors[i] /= 2
-                text = f"prune epoch {self.epoch}: no live weight left in {', '.join(empty)}; strengths halved"
+                text = f"prune epoch {self.epoch}: no live weight left in {', '.join(masks)}; strengths halved"
                 self.notes[i].append(text)
                 self.recorder.note(f"member {i}: {text}")
         device = self.stack.flat.device
@@ -273,9 +273,9 @@ class Ensemble:
             views[f"{name}.weight"].copy_(mask)
         self.stack.flat.mul_(self.step.mask)
         for i in range(self.stack.members):
-            empty = [name for name, mask in self.masks.items() if not mask[i].any()]
-            if empty and self.status[i] == FINISHED:
-                self.status[i] = f"collapsed: no live weight is left in {', '.join(empty)}"
+            cut = not any(mask[i].any() for mask in self.masks.values())
+            if cut and self.status[i] == FINISHED:
+                self.status[i] = f"collapsed: no live weight is left in {', '.join(self.masks)}"
 
     def _note_diverged(self, losses: Tensor) -> None:
         well = (self.stack.finite() & losses.isfinite()).tolist()

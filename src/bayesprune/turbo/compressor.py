@@ -48,6 +48,11 @@ class Size:
     empty_layers: list[str]
 
     @property
+    def is_cut(self) -> bool:
+        """Whether nothing leads from input to output; where skip connections go around a layer, it may be empty."""
+        return self.live_weights == 0
+
+    @property
     def nonzero_fraction(self) -> float:
         return self.live_weights / self.weights
 

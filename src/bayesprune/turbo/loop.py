@@ -123,7 +123,7 @@ class Loop:
         self.budget = AccuracyBudget(settings.max_accuracy_drop, len(data.validation), settings.prune_epochs)
         self.unpruned_weights: dict[str, Tensor] = {}
         self.masks: dict[str, Tensor] | None = None
-        self.good: dict[str, Tensor] | None = None  # the last network without an empty layer
+        self.good: dict[str, Tensor] | None = None  # the last network that was neither cut nor guessing
         self.front = Front()
         self.chosen: dict[str, float] = {}  # cost of the one being fine-tuned, and points that it had lost before
         self.recovery = math.inf  # points that fine-tuning brings back, as far as seen
@@ -240,7 +240,7 @@ class Loop:
             ],
             f"in prune epoch {self.epoch + 1}",
         )
-        if update.size.empty_layers:
+        if update.size.is_cut:
             self._recover(f"no live weight left in {', '.join(update.size.empty_layers)}")
         elif self._has_target and self.good is not None and self.guesses(score):
             self._recover("no better than guessing")
@@ -330,7 +330,7 @@ class Loop:
             apply_masks(self.model, self.masks)
         assert self.masks is not None
         size = self.compressor.size(self.masks)
-        if size.empty_layers:
+        if size.is_cut:
             raise CollapsedError(
                 f"no live weight is left in {', '.join(size.empty_layers)}, even at reduced strength; "
                 f"try a smaller weight_strength than {self.settings.weight_strength:g} or unit_strength than "

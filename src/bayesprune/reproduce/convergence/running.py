@@ -190,9 +190,9 @@ class _Start:
                 raise Interrupted
         with masked(self.network, update.masks):
             score = evaluate(self.network, self.likelihood, self.data.test)
-        empty = update.size.empty_layers
+        size = update.size
         return {
-            "status": f"no live weight left in {', '.join(empty)}" if empty else "finished",
+            "status": f"no live weight left in {', '.join(size.empty_layers)}" if size.is_cut else "finished",
             "accuracy": score["accuracy"],
             "nonzero_fraction": update.size.nonzero_fraction,
             "macs_removed": 1 - update.size.macs_fraction,
