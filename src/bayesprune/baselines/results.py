@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesprune.baselines.running import Masks, Run, size_of
+from bayesprune.baselines.running import Masks, Run
 from bayesprune.provenance import hardware, versions
 from bayesprune.structure import macs, trace
 from bayesprune.surgery import operate, prove
-from bayesprune.turbo.compressor import Size
+from bayesprune.turbo.compressor import Size, size_of
 from bayesprune.turbo.training import evaluate
 
 PROOF_EXAMPLES = 32  # of the validation split, and as many random ones

@@ -13,8 +13,8 @@ from bayesprune.baselines.settings import STRENGTHS, BaselineSettings
 from bayesprune.baselines.swapping import Prunable
 from bayesprune.data import Batches, DataSet, FlipAndCrop
 from bayesprune.likelihoods import Likelihood
-from bayesprune.structure import Structure, close, live_units, macs, trace, weights, widths
-from bayesprune.turbo.compressor import Size, apply_masks
+from bayesprune.structure import close, trace
+from bayesprune.turbo.compressor import Size, apply_masks, size_of
 from bayesprune.turbo.loop import CollapsedError, DivergedError, Interrupted, Recorder, Silent
 from bayesprune.turbo.plain_settings import SettingsError
 from bayesprune.turbo.training import TrainStep, evaluate, make_optimiser
@@ -237,21 +237,6 @@ def learning_rate(settings: BaselineSettings, phase: str, done: float) -> float:
     if phase == "warmup":
         return settings.learning_rate * cosine
     return settings.learning_rate * {"constant": 1.0, "linear": 1 - done, "cosine": cosine}[settings.prune_schedule]
-
-
-def size_of(structure: Structure, masks: Mapping[str, Tensor]) -> Size:
-    """Count what closed masks leave."""
-    alive = live_units(structure, masks)
-    live = {name: int(mask.sum()) for name, mask in masks.items()}
-    return Size(
-        live_weights=sum(live.values()),
-        weights=sum(mask.numel() for mask in masks.values()),
-        dense_weights=weights(structure, alive, transposed=False),
-        macs=macs(structure, alive),
-        macs_dense=macs(structure),
-        structure=widths(structure, alive),
-        empty_layers=[name for name, count in live.items() if count == 0],
-    )
 
 
 def size_row(size: Size) -> dict[str, Any]:

@@ -79,15 +79,14 @@ class GpuProgram:
         places = channel * _plane(given) + (given.top + row) * _wide(given) + given.left + column
         self._places = places.flatten().int().to(device)
         layers = [step for step in lowered.steps if step.kind == "panels"]
-        chosen = [
+        self.layers = [
             self._fastest(step) if tiles is None else self._layer(step, tiles[i]) for i, step in enumerate(layers)
         ]
-        self.layers = {id(step): layer for step, layer in zip(layers, chosen, strict=True)}
 
     @property
     def tiles(self) -> list[Tile]:
         """Of the layers, in their order."""
-        return [layer.tile for layer in self.layers.values()]
+        return [layer.tile for layer in self.layers]
 
     def _inner(self, number: int) -> Tensor:
         """A buffer without its border, (channels, rows, columns, stride)."""
@@ -157,9 +156,10 @@ class GpuProgram:
     def __call__(self, x: Tensor) -> Tensor:
         """What the network says of x, (examples, ...); (examples, outputs) float32."""
         self._spread(x.reshape(self.examples, -1).contiguous())
+        layers = iter(self.layers)
         for step in self.lowered.steps:
             if step.kind == "panels":
-                self._run(step, self.layers[id(step)])
+                self._run(step, next(layers))
                 continue
             result = self._images[step.source]
             if step.kind == "sum":

@@ -295,17 +295,7 @@ class Compressor:
 
     def size(self, masks: Mapping[str, Tensor]) -> Size:
         """Count what the masks leave."""
-        alive = live_units(self.structure, dict(masks))
-        live = {name: int(mask.sum()) for name, mask in masks.items()}
-        return Size(
-            live_weights=sum(live.values()),
-            weights=sum(mask.numel() for mask in masks.values()),
-            dense_weights=weights(self.structure, alive, transposed=False),
-            macs=macs(self.structure, alive),
-            macs_dense=macs(self.structure),
-            structure=widths(self.structure, alive),
-            empty_layers=[name for name, count in live.items() if count == 0],
-        )
+        return size_of(self.structure, masks)
 
     @torch.no_grad()
     def finish(self) -> dict[str, Tensor]:
@@ -350,6 +340,21 @@ def apply_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
         weight = modules[name].weight
         assert isinstance(weight, Tensor)
         weight.mul_(mask)
+
+
+def size_of(structure: Structure, masks: Mapping[str, Tensor]) -> Size:
+    """Count what closed masks leave."""
+    alive = live_units(structure, masks)
+    live = {name: int(mask.sum()) for name, mask in masks.items()}
+    return Size(
+        live_weights=sum(live.values()),
+        weights=sum(mask.numel() for mask in masks.values()),
+        dense_weights=weights(structure, alive, transposed=False),
+        macs=macs(structure, alive),
+        macs_dense=macs(structure),
+        structure=widths(structure, alive),
+        empty_layers=[name for name, count in live.items() if count == 0],
+    )
 
 
 def _warn_if_empty(layers: list[str]) -> None:
