@@ -106,7 +106,64 @@ def test_log_variances_learn_faster_under_adam():
     assert variance().tolist() == pytest.approx([-0.5, -0.5])
 
 
+def a_few_tensors():
+    torch.manual_seed(0)
+    shapes = [(3, 4), (5,), (2, 1, 2)]
+    means = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+    logarithms = [dropout.Logarithms(3 * torch.randn(shape, dtype=torch.float64), 10.0) for shape in shapes]
+    return means, logarithms, [*means, *(one.scaled for one in logarithms)]
+
+
+def test_the_total_kl_is_the_sum_with_autograds_gradient():
+    means, logarithms, leaves = a_few_tensors()
+    total = dropout.total_log_uniform_kl(means, logarithms)
+    pairs = zip(means, logarithms, strict=True)
+    expected = sum(dropout.log_uniform_kl(dropout.log_alpha_of(log(), mean)).sum() for mean, log in pairs)
+    assert total.item() == pytest.approx(expected.item(), rel=1e-12)
+    found, wanted = torch.autograd.grad(3 * total, leaves), torch.autograd.grad(3 * expected, leaves)
+    assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(found, wanted, strict=True))
+
+
+def test_moments_have_autograds_gradient():
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(dropout.Moments.apply, (x,))
+
+
+def test_local_noise_has_the_gradient_of_its_own_noise():
+    torch.manual_seed(0)
+    mean, variance = torch.randn(50, dtype=torch.float64), torch.rand(50, dtype=torch.float64) + 0.1
+    mean.requires_grad_()
+    variance.requires_grad_()
+    sample, weight = dropout.LocalNoise.apply(mean, variance), torch.randn(50, dtype=torch.float64)
+    noise = ((sample - mean) / torch.sqrt(variance + dropout.SMALLEST_SQUARE)).detach()
+    found = torch.autograd.grad(sample @ weight, (mean, variance))
+    again = mean + torch.sqrt(variance + dropout.SMALLEST_SQUARE) * noise
+    wanted = torch.autograd.grad(again @ weight, (mean, variance))
+    assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(found, wanted, strict=True))
+
+
 # ------------------------------------------------------------------------------------------------ groups
+
+
+def test_the_total_gaussian_kl_is_the_sum_with_autograds_gradient():
+    means, logarithms, leaves = a_few_tensors()
+    total = group.TotalGaussianKl.apply(10.0, *leaves)
+    expected = sum(group.gaussian_kl(mean, log()).sum() for mean, log in zip(means, logarithms, strict=True))
+    assert total.item() == pytest.approx(expected.item(), rel=1e-12)
+    found, wanted = torch.autograd.grad(3 * total, leaves), torch.autograd.grad(3 * expected, leaves)
+    assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(found, wanted, strict=True))
+
+
+def test_sampled_scales_have_the_gradient_of_their_own_noise():
+    torch.manual_seed(0)
+    scale = group.LogUniformScale(5, 10.0).double()
+    leaves = (scale.mean, scale.log_variance.scaled)
+    sample, weight = scale.sample(7), torch.randn(7, 5, dtype=torch.float64)
+    noise = ((sample - scale.mean) / torch.exp(0.5 * scale.log_variance())).detach()
+    found = torch.autograd.grad((sample * weight).sum(), leaves)
+    again = scale.mean + torch.exp(0.5 * scale.log_variance()) * noise
+    wanted = torch.autograd.grad((again * weight).sum(), leaves)
+    assert all(torch.allclose(a, b, rtol=1e-8) for a, b in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (0.7, 0.3), (-2.0, 0.05)])

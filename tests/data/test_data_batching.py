@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from bayesprune.data import Batches, DataError, FlipAndCrop, Split
+from bayesprune.data import Batches, DataError, FlipAndCrop, Split, batching
 from bayesprune.data.augmentation import Placement
 
 
@@ -46,6 +46,19 @@ def test_epochs_differ_and_the_generator_state_brings_them_back():
     assert len(rest) == 3
     assert all(torch.equal(a[0], b[0]) for a, b in zip(second[4:], rest, strict=True))
     assert torch.equal(next(iter(batches))[1], third[0][1])
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("augment", [None, FlipAndCrop(padding=2)])
+def test_batches_gathered_together_are_the_same(monkeypatch, drop_last, start, augment):
+    def epoch():
+        return list(Batches(numbered(50), 8, torch.Generator().manual_seed(0), augment, drop_last).epoch(start))
+
+    alone, image_bytes = epoch(), numbered(1).x.numel() * 4
+    for together in (2, 4, 100):
+        monkeypatch.setattr(batching, "BYTES_AT_ONCE", {"cpu": together * 8 * image_bytes})
+        assert all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(alone, epoch(), strict=True))
 
 
 def test_global_random_state_is_not_touched():

@@ -5,18 +5,18 @@ Every input of a Linear and every filter of a conv has a random scale z, w = z w
 
 import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bayesprune.baselines.running import Masks, Run
-from bayesprune.baselines.swapping import Prunable, Swapped, Wrapper, along, apply
+from bayesprune.baselines.swapping import Prunable, Swapped, Wrapper, along
 from bayesprune.baselines.variational_dropout import (
     Logarithms,
-    add_noise,
-    flat,
     log_alpha_of,
-    log_uniform_kl,
+    noisy_output,
+    total_log_uniform_kl,
 )
 
 FIRST_LOG_VARIANCE, FIRST_SPREAD = -9.0, 0.01
@@ -43,6 +43,47 @@ def inverse_gamma_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
     return gamma_kl(-mean, log_variance, 1.0)
 
 
+class SampledScale(torch.autograd.Function):
+    """(examples, rate, mean, log variance / rate) with two tensors (units,) -> samples (examples, units)."""
+
+    @staticmethod
+    def forward(ctx: Any, examples: int, rate: float, mean: Tensor, scaled: Tensor) -> Tensor:
+        deviation = (scaled * (0.5 * rate)).exp_()
+        noise = torch.randn(examples, len(mean), device=mean.device, dtype=mean.dtype)
+        ctx.rate = rate
+        ctx.save_for_backward(deviation, noise)
+        return torch.addcmul(mean, deviation, noise)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        deviation, noise = ctx.saved_tensors
+        (gradient,) = gradients
+        to_deviation = (gradient * noise).sum(0)
+        return None, None, gradient.sum(0), to_deviation.mul_(deviation).mul_(0.5 * ctx.rate)
+
+
+class TotalGaussianKl(torch.autograd.Function):
+    """(rate, *means, *logarithms of the variances / rate) -> the sum of `gaussian_kl` over all of their entries."""
+
+    @staticmethod
+    def forward(ctx: Any, rate: float, *tensors: Tensor) -> Tensor:
+        count = len(tensors) // 2
+        means, scaled = list(tensors[:count]), list(tensors[count:])
+        log_variances = torch._foreach_mul(scaled, rate)
+        slopes = torch._foreach_exp(log_variances)
+        torch._foreach_sub_(slopes, 1.0)
+        values = torch._foreach_sub(slopes, log_variances)
+        torch._foreach_addcmul_(values, means, means)
+        total = 0.5 * torch.stack([value.sum() for value in values]).sum()
+        torch._foreach_mul_(slopes, 0.5 * rate)
+        ctx.save_for_backward(*means, *slopes)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *torch._foreach_mul(list(ctx.saved_tensors), gradients[0])
+
+
 class LogUniformScale(nn.Module):
     """q(z) = N(mean, variance) per unit under the log-uniform prior (normal-Jeffreys, BC-GNJ)."""
 
@@ -55,8 +96,8 @@ class LogUniformScale(nn.Module):
 
     def sample(self, examples: int) -> Tensor:
         """z for every example, (examples, units)."""
-        deviation = torch.exp(0.5 * self.log_variance())
-        return self.mean + deviation * torch.randn(examples, len(self.mean), device=self.mean.device)
+        sample: Tensor = SampledScale.apply(examples, self.log_variance.rate, self.mean, self.log_variance.scaled)  # type: ignore[no-untyped-call]
+        return sample
 
     def noise(self) -> Tensor:
         """How useless each unit is, (units,): log alpha."""
@@ -165,9 +206,8 @@ class GroupNoisyLayer(Wrapper):
             return output
         scale = self.scale.sample(x.shape[0]).to(x)
         if self.by_input:
-            x = x * scale.reshape(x.shape[0], *(1,) * (x.ndim - 2), -1)
-            return add_noise(self.layer(x), apply(self.layer, x.square(), variance, None))
-        output = add_noise(self.layer(x), apply(self.layer, x.square(), variance, None))
+            return noisy_output(self.layer, x * scale.reshape(x.shape[0], *(1,) * (x.ndim - 2), -1), variance)
+        output = noisy_output(self.layer, x, variance)
         return output * scale.reshape(*scale.shape, *(1,) * (x.ndim - 2))
 
     @torch.no_grad()
@@ -181,11 +221,10 @@ class GroupNoisyLayer(Wrapper):
 
 def total_kl(layers: Collection[GroupNoisyLayer]) -> Tensor:
     """KL from the prior, summed over weights and scales of all layers."""
-    weight, log_variance = (
-        flat(layer.layer.weight for layer in layers),
-        flat(layer.log_variance() for layer in layers),
-    )
-    return scales_kl([layer.scale for layer in layers]) + gaussian_kl(weight, log_variance).sum()
+    weights, logarithms = [layer.layer.weight for layer in layers], [layer.log_variance for layer in layers]
+    scaled = [one.scaled for one in logarithms]
+    of_weights: Tensor = TotalGaussianKl.apply(logarithms[0].rate, *weights, *scaled)  # type: ignore[no-untyped-call]
+    return scales_kl([layer.scale for layer in layers]) + of_weights
 
 
 def scales_kl(scales: Sequence[LogUniformScale | HorseshoeScale]) -> Tensor:
@@ -193,11 +232,7 @@ def scales_kl(scales: Sequence[LogUniformScale | HorseshoeScale]) -> Tensor:
     uniform = [scale for scale in scales if isinstance(scale, LogUniformScale)]
     others = [scale.kl() for scale in scales if isinstance(scale, HorseshoeScale)]
     if uniform:
-        mean, log_variance = (
-            flat(scale.mean for scale in uniform),
-            flat(scale.log_variance() for scale in uniform),
-        )
-        others.append(log_uniform_kl(log_alpha_of(log_variance, mean)).sum())
+        others.append(total_log_uniform_kl([one.mean for one in uniform], [one.log_variance for one in uniform]))
     return torch.stack(others).sum()
 
 

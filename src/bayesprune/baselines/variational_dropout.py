@@ -1,6 +1,7 @@
 """Sparse variational dropout: Molchanov, Ashukha and Vetrov (2017), arXiv:1701.05369."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +52,84 @@ class Logarithms(nn.Module):
         self.scaled.clamp_(max=largest / self.rate)
 
 
-def add_noise(mean: Tensor, variance: Tensor) -> Tensor:
-    """A sample of N(mean, variance), the local reparametrisation; the variance's root has a finite slope at 0."""
-    return mean + torch.sqrt(variance.float() + SMALLEST_SQUARE).to(mean) * torch.randn_like(mean)
+# What follows has its gradients written out: a network with noise is a matter of launching kernels on a GPU, and
+# autograd's own take about one and a half times as many of them.
+
+
+class Moments(torch.autograd.Function):
+    """x -> (x, x^2), each of x's shape: what a mean and a variance are computed from."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x)
+        return x.view_as(x), x.square()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,), (to_x, to_square) = ctx.saved_tensors, gradients
+        return torch.addcmul(to_x, to_square, x, value=2)
+
+
+class LocalNoise(torch.autograd.Function):
+    """(mean, variance) -> a sample of N(mean, variance), all of one shape; the variance's root has a finite slope."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
+        deviation = (variance + SMALLEST_SQUARE).sqrt_()
+        half_noise = torch.empty_like(mean).normal_(std=0.5)
+        ctx.save_for_backward(deviation, half_noise)
+        return torch.addcmul(mean, deviation, half_noise, value=2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        deviation, half_noise = ctx.saved_tensors
+        (gradient,) = gradients
+        return gradient, (gradient * half_noise).div_(deviation)
+
+
+class TotalLogUniformKl(torch.autograd.Function):
+    """(rate, *means, *logarithms of the variances / rate) -> the sum of `log_uniform_kl` over all of their entries."""
+
+    @staticmethod
+    def forward(ctx: Any, rate: float, *tensors: Tensor) -> Tensor:
+        count = len(tensors) // 2
+        means, scaled = list(tensors[:count]), list(tensors[count:])
+        squares = torch._foreach_mul(means, means)
+        torch._foreach_add_(squares, SMALLEST_SQUARE)
+        log_alphas = torch._foreach_mul(scaled, rate)
+        torch._foreach_sub_(log_alphas, torch._foreach_log(squares))
+        signals = torch._foreach_sigmoid(
+            log_alphas
+        )  # 1 - the share of signal, whose logarithm is -softplus(-log alpha)
+        steps = torch._foreach_mul(log_alphas, K3)
+        torch._foreach_add_(steps, K2)
+        torch._foreach_sigmoid_(steps)
+        values = torch._foreach_log(signals)
+        torch._foreach_mul_(values, -0.5)
+        torch._foreach_sub_(values, torch._foreach_mul(steps, K1))
+        total = torch.stack([value.sum() for value in values]).sum() + K1 * sum(mean.numel() for mean in means)
+        # d/d log alpha = (signal - 1) / 2 - K1 K3 step (1 - step)
+        slopes = torch._foreach_sub(signals, 1.0)
+        torch._foreach_mul_(slopes, 0.5)
+        torch._foreach_addcmul_(slopes, steps, steps, K1 * K3)
+        torch._foreach_sub_(slopes, torch._foreach_mul(steps, K1 * K3))
+        to_means = torch._foreach_mul(slopes, means)
+        torch._foreach_div_(to_means, squares)
+        torch._foreach_mul_(to_means, -2.0)
+        torch._foreach_mul_(slopes, rate)
+        ctx.save_for_backward(*to_means, *slopes)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *torch._foreach_mul(list(ctx.saved_tensors), gradients[0])
+
+
+def total_log_uniform_kl(means: Sequence[Tensor], log_variances: Sequence[Logarithms]) -> Tensor:
+    """KL from the log-uniform prior, summed over the entries of all tensors; all logarithms have one rate."""
+    scaled = [one.scaled for one in log_variances]
+    total: Tensor = TotalLogUniformKl.apply(log_variances[0].rate, *means, *scaled)  # type: ignore[no-untyped-call]
+    return total
 
 
 class NoisyLayer(Wrapper):
@@ -77,19 +153,19 @@ class NoisyLayer(Wrapper):
         """Map an input of the layer to its output."""
         if not self.training:
             return apply(self.layer, x, self.layer.weight * self.live(), self.layer.bias)
-        variance = apply(self.layer, x.square(), torch.exp(self.log_variance()), None)
-        return add_noise(self.layer(x), variance)
+        return noisy_output(self.layer, x, torch.exp(self.log_variance()))
 
 
-def flat(tensors: Iterable[Tensor]) -> Tensor:
-    """All entries in a row, (n,): many small layers are then the work of one, in fewer kernels on a GPU."""
-    return torch.cat([tensor.flatten() for tensor in tensors])
+def noisy_output(layer: Prunable, x: Tensor, variance: Tensor) -> Tensor:
+    """The layer's output under weights N(weight, variance): the local reparametrisation."""
+    x, square = Moments.apply(x)  # type: ignore[no-untyped-call]
+    output: Tensor = LocalNoise.apply(layer(x), apply(layer, square, variance, None))  # type: ignore[no-untyped-call]
+    return output
 
 
 def total_kl(layers: Collection[NoisyLayer]) -> Tensor:
     """KL from the prior, summed over the weights of all layers."""
-    log_variance = flat(layer.log_variance() for layer in layers)
-    return log_uniform_kl(log_alpha_of(log_variance, flat(layer.layer.weight for layer in layers))).sum()
+    return total_log_uniform_kl([layer.layer.weight for layer in layers], [layer.log_variance for layer in layers])
 
 
 def prune(run: Run) -> Masks:

@@ -10,6 +10,10 @@ from bayesprune.data.augmentation import FlipAndCrop, Placement
 from bayesprune.data.dataset import Split
 from bayesprune.data.errors import DataError
 
+# On a GPU a batch of small images is a matter of launching kernels (22 with augmentation), so many are gathered by the
+# same ones; a processor wants what it gathers in its cache.
+BYTES_AT_ONCE = {"cuda": 2**26}
+
 
 @dataclass(frozen=True, eq=False)
 class Batches:
@@ -65,11 +69,20 @@ class Batches:
         return self._gather(order, placement, start)
 
     def _gather(self, order: Tensor, placement: Placement | None, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for first in range(start * self.batch_size, len(self) * self.batch_size, self.batch_size):
-            stop = first + self.batch_size
+        end = min(len(self) * self.batch_size, len(self.split))
+        together = self._batches_at_once() * self.batch_size
+        for first in range(start * self.batch_size, end, together):
+            stop = min(first + together, end)
             index = order[first:stop]
             if self.augment is not None and placement is not None:
                 x = self.augment.gather(self.split.x, index, placement.part(first, stop))
             else:
                 x = self.split.x.index_select(0, index)
-            yield x, self.split.y.index_select(0, index)
+            yield from zip(
+                x.split(self.batch_size), self.split.y.index_select(0, index).split(self.batch_size), strict=True
+            )
+
+    def _batches_at_once(self) -> int:
+        x = self.split.x
+        batch_bytes = self.batch_size * x[:1].numel() * x.element_size()
+        return max(1, BYTES_AT_ONCE.get(x.device.type, 0) // max(1, batch_bytes))

@@ -100,18 +100,19 @@ class TrainStep:
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         x, y = self._world.share(x), self._world.share(y)
-        if self._channels_last and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
         self._steps += 1
         if not self._may_capture or self._steps <= EAGER_STEPS:
-            return self._step(x, y)
+            return self._step(self._laid_out(x), y)
         if self._graph is None or x.shape != self._x.shape:
-            self._capture(x, y)
+            self._capture(self._laid_out(x), y)
         assert self._graph is not None
         self._x.copy_(x)
         self._y.copy_(y)
         self._graph.replay()
         return self._loss
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if self._channels_last and x.ndim == 4 else x
 
     def _capture(self, x: Tensor, y: Tensor) -> None:
         self._x, self._y = x.clone(), y.clone()
