@@ -3,7 +3,7 @@
     python -m benchmarks.tensor_core_widths [--row FILE] [--batch 1000] [--multiples 1,8,16,32] [--device cuda]
 
 The widths are those of a row of Table II, rounded up to each multiple; weights are random, on which times do not
-depend.  Dense and pruned networks take turns in every way to run them.  Everything is kept as JSON in benchmarks/results/.
+depend.  Dense and pruned networks take turns in every way to run them; all is kept as JSON in benchmarks/results/.
 """
 
 import argparse
