@@ -124,6 +124,12 @@ def test_the_total_kl_is_the_sum_with_autograds_gradient():
     assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(found, wanted, strict=True))
 
 
+def test_the_total_kl_of_weights_almost_without_noise_is_finite():
+    logarithms = [dropout.Logarithms(torch.tensor([-300.0, 300.0]), 10.0)]
+    total = dropout.total_log_uniform_kl([torch.ones(2, requires_grad=True)], logarithms)
+    assert total.item() == pytest.approx(dropout.K1 + 150, rel=1e-5)
+
+
 def test_moments_have_autograds_gradient():
     x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(dropout.Moments.apply, (x,))

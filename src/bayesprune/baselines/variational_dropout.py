@@ -98,14 +98,17 @@ class TotalLogUniformKl(torch.autograd.Function):
         torch._foreach_add_(squares, SMALLEST_SQUARE)
         log_alphas = torch._foreach_mul(scaled, rate)
         torch._foreach_sub_(log_alphas, torch._foreach_log(squares))
-        signals = torch._foreach_sigmoid(
-            log_alphas
-        )  # 1 - the share of signal, whose logarithm is -softplus(-log alpha)
+        signals = torch._foreach_sigmoid(log_alphas)
         steps = torch._foreach_mul(log_alphas, K3)
         torch._foreach_add_(steps, K2)
         torch._foreach_sigmoid_(steps)
-        values = torch._foreach_log(signals)
-        torch._foreach_mul_(values, -0.5)
+        # softplus(-x) = max(-x, 0) + log(1 + exp(-|x|)): the logarithm of the sigmoid itself would become infinite
+        values = torch._foreach_abs(log_alphas)
+        torch._foreach_neg_(values)
+        torch._foreach_exp_(values)
+        torch._foreach_log1p_(values)
+        torch._foreach_sub_(values, torch._foreach_clamp_max(log_alphas, 0.0))
+        torch._foreach_mul_(values, 0.5)
         torch._foreach_sub_(values, torch._foreach_mul(steps, K1))
         total = torch.stack([value.sum() for value in values]).sum() + K1 * sum(mean.numel() for mean in means)
         # d/d log alpha = (signal - 1) / 2 - K1 K3 step (1 - step)
