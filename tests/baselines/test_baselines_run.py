@@ -8,9 +8,9 @@ from baseline_examples import NAMES, a_run, digits, lenet, normed, quick, residu
 from torch import nn
 
 from bayesprune import baselines, models
-from bayesprune.baselines import BaselineSettings, recipe
+from bayesprune.baselines import BaselineSettings, recipe, running
 from bayesprune.baselines.recipes import NETWORKS, RECIPES
-from bayesprune.baselines.running import learning_rate
+from bayesprune.baselines.running import learning_rate, make_optimiser
 from bayesprune.data import DataSet, Split
 from bayesprune.likelihoods import GaussianRegression
 from bayesprune.structure import close, trace
@@ -303,6 +303,24 @@ def test_learning_rates():
     assert [learning_rate(settings, "finetune", d) for d in (0, 0.5)] == pytest.approx([0.5, 0.25])
     assert [learning_rate(settings, "prune", d) for d in (0, 0.25)] == pytest.approx([1, 0.75])
     assert learning_rate(replace(settings, prune_schedule="constant"), "prune", 0.9) == 1
+
+
+def test_pruning_epochs_may_have_an_optimiser_of_their_own(monkeypatch):
+    made = []
+
+    def make(parameters, settings):
+        made.append((settings.optimiser, settings.learning_rate, settings.weight_decay))
+        return make_optimiser(parameters, settings)
+
+    monkeypatch.setattr(running, "make_optimiser", make)
+    epochs = {"warmup_epochs": 1, "prune_epochs": 1, "finetune_epochs": 1}
+    settings = quick("variational-dropout", **epochs, optimiser="sgd", learning_rate=0.05, weight_decay=1e-3)
+    own = replace(settings, prune_optimiser="adam", prune_learning_rate=2e-3)
+    baselines.run("variational-dropout", small_mlp(), digits(), settings=own)
+    assert made == [("sgd", 0.05, 1e-3), ("adam", 2e-3, 0.0), ("sgd", 0.05, 1e-3)]
+    made.clear()
+    baselines.run("variational-dropout", small_mlp(), digits(), settings=settings)
+    assert made == 3 * [("sgd", 0.05, 1e-3)]
 
 
 def test_the_strength_grows_along_its_ramp():

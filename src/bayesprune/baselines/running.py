@@ -1,6 +1,7 @@
 """What all baselines do alike: epochs of training in phases, rows of a history, a decision."""
 
 import copy
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -161,12 +162,13 @@ class Run:
         each epoch with the share of the epochs that is done and the learning rate.  current: the masks that a decision
         now would give, for the history.
         """
+        settings = optimiser_settings(self.settings, phase)
         network = self.model if network is None else network
         objective = self.likelihood if penalty is None else Penalised(self.likelihood, penalty)
         step = Step(
             network,
             objective,
-            make_optimiser([*network.parameters(), *objective.parameters()], self.settings),
+            make_optimiser([*network.parameters(), *objective.parameters()], settings),
             masks=masks,
             autocast=torch.bfloat16 if self.settings.bfloat16 else None,
         )
@@ -174,7 +176,7 @@ class Run:
         for epoch in range(epochs):
             started = time.perf_counter()
             done = epoch / epochs
-            rate = learning_rate(self.settings, phase, done)
+            rate = learning_rate(settings, phase, done)
             step.set_learning_rate(rate)
             if on_epoch is not None:
                 on_epoch(done, rate)
@@ -227,6 +229,14 @@ class Run:
             )
         apply_masks(self.model, closed)
         return closed
+
+
+def optimiser_settings(settings: BaselineSettings, phase: str) -> BaselineSettings:
+    """The settings as the optimiser of a phase reads them."""
+    if phase != "prune" or settings.prune_optimiser is None:
+        return settings
+    optimiser, rate = settings.prune_optimiser, settings.prune_learning_rate
+    return dataclasses.replace(settings, optimiser=optimiser, learning_rate=rate, weight_decay=0.0)
 
 
 def learning_rate(settings: BaselineSettings, phase: str, done: float) -> float:

@@ -22,7 +22,8 @@ class BaselineSettings(PlainSettings):
     Epochs: `warmup_epochs` of plain training (for snip of a dense twin, which is only the network to compare with),
     `prune_epochs` under the method, `finetune_epochs` with the masks fixed.
     The learning rate falls by a cosine in warm-up and (from `finetune_rate` times it) in fine-tuning, and in pruning by
-    `prune_schedule`.
+    `prune_schedule`.  `prune_optimiser`, `prune_learning_rate`: another optimiser for the pruning epochs, where
+    log-variances want adam and the network sgd; without decay.
     `strength`: of the penalty, None for the method's own (`STRENGTHS`): KL weight of the variational methods (1 is the
     bound), lambda of polarization, of l1 and of group-norm's sparse training; reached by a linear ramp over a part of
     the pruning epochs, (begin, end) as fractions.
@@ -42,6 +43,8 @@ class BaselineSettings(PlainSettings):
     optimiser: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 3e-3
     prune_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    prune_optimiser: Literal["adam", "sgd"] | None = None
+    prune_learning_rate: float = 1e-3
     finetune_rate: float = 0.5
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -76,7 +79,12 @@ class BaselineSettings(PlainSettings):
         for name in ("snip_batches", "pruning_steps"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name, usual in (("learning_rate", 3e-3), ("variance_rate", 10.0), ("largest_deviation", 0.2)):
+        for name, usual in (
+            ("learning_rate", 3e-3),
+            ("prune_learning_rate", 1e-3),
+            ("variance_rate", 10.0),
+            ("largest_deviation", 0.2),
+        ):
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} must be above 0, got {getattr(self, name)}; try {usual:g}")
         if self.strength is not None and self.strength < 0:

@@ -23,7 +23,7 @@ def draw(records: Sequence[Mapping[str, Any]], title: str) -> bytes:
         "on the front": [records[place] for place in sorted(on_front)],
         "dominated": [r for place, r in enumerate(records) if r["status"] == FINISHED and place not in on_front],
     }
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for axes, name, label in zip(
         panels, ("nonzero_fraction", "macs_removed"), ("nonzero weights, %", "MACs removed, %"), strict=True
@@ -47,7 +47,7 @@ def draw(records: Sequence[Mapping[str, Any]], title: str) -> bytes:
     if shares and max(shares) > WIDE * min(shares) > 0:
         panels[0].set_xscale("log")
     panels[0].set(ylabel="validation accuracy, %")
-    panels[1].legend()
+    figure.legend(*panels[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)  # points are everywhere
     figure.suptitle(title)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=150)
