@@ -93,6 +93,21 @@ def test_identical_networks_are_not_called_faster() -> None:
     assert latency.in_words().count("batch") == 2
 
 
+def test_calls_that_are_asked_for_are_made_whatever_the_time():
+    networks = {"a": layers(1, 8), "b": layers(20, 8)}
+    latency = measure(
+        networks,
+        torch.zeros(1, 8),
+        batches=(4,),
+        runtimes=("eager",),
+        threads=1,
+        seconds=1e-4,
+        repeats=3,
+        fewest_calls=50,
+    )
+    assert all(50 <= len(row.samples) * row.calls < 500 for row in latency.rows)
+
+
 def test_every_row_has_its_figures_and_json_holds_plain_types() -> None:
     seen: list[tuple[str, int, int]] = []
     latency = measure(

@@ -11,10 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bayesprune import artefact, data, models
 from bayesprune.cli import job_runner
+from bayesprune.latency import measure
 from bayesprune.reproduce import ROWS, RowFiles, jobs, run_job, write_results_page
 from bayesprune.reproduce.acceleration import (
     Machine,
     NetworkWork,
+    acceleration,
     bandwidth,
     kept_networks,
     merge_entries,
@@ -56,6 +58,13 @@ def rows(trained):
     FOLDER.mkdir(parents=True)
     for name, content in trained.items():
         (FOLDER / name).write_bytes(content)
+
+
+@pytest.fixture
+def quick_machine(monkeypatch):
+    """The roofline by small products and copies."""
+    monkeypatch.setattr("bayesprune.reproduce.acceleration.roofline.SIDES", {"cpu": (256,)})
+    monkeypatch.setattr("bayesprune.reproduce.acceleration.roofline.COPIED", {"cpu": 2**22})
 
 
 def test_a_row_keeps_its_network(rows):
@@ -108,9 +117,7 @@ def test_a_job_that_fails_keeps_no_network(rows, monkeypatch):
     assert left_out == {"magnitude": "failed: the loss became nan"}
 
 
-def test_two_methods_from_rows_to_a_report(reproduce, rows, monkeypatch):
-    monkeypatch.setattr("bayesprune.reproduce.acceleration.roofline.SIDES", {"cpu": (256,)})
-    monkeypatch.setattr("bayesprune.reproduce.acceleration.roofline.COPIED", {"cpu": 2**22})
+def test_two_methods_from_rows_to_a_report(reproduce, rows, quick_machine):
     out = reproduce("acceleration", *QUICK, "--list")[1]
     assert "kept       magnitude: out/rows/digits-trial-0.02/magnitude-best-0.safetensors" in out
     assert "left out   ours: not trained" in out
@@ -146,6 +153,61 @@ def test_two_methods_from_rows_to_a_report(reproduce, rows, monkeypatch):
     assert code == 1
     assert "holds no measurement yet" in err
     assert "measured   acc/digits-trial-0.02-cpu.json" in reproduce("acceleration", *QUICK, "--list")[1]
+
+
+def test_a_study_that_was_stopped_goes_on_with_the_first_way_that_is_missing(
+    reproduce, rows, quick_machine, monkeypatch
+):
+    options = ("--batch", "64", "--threads", "1", "--seconds", "0.01", "--passes", "3", "--runtimes", "eager")
+    timed, stop_at = [], ["channels_last"]
+
+    def once(networks, example, *, layouts, **others):
+        if layouts[0] in stop_at:
+            raise KeyboardInterrupt
+        timed.append(layouts[0])
+        return measure(networks, example, layouts=layouts, **others)
+
+    monkeypatch.setattr("bayesprune.reproduce.acceleration.measuring.measure", once)
+    assert reproduce("acceleration", *QUICK, *options)[0] != 0
+    parts = Path("acc/parts/digits-trial-0.02-cpu")
+    assert [path.name for path in parts.iterdir()] == ["eager-contiguous.json"]
+    assert not Path("acc/digits-trial-0.02-cpu.json").exists()
+    first = json.loads((parts / "eager-contiguous.json").read_text())
+    stop_at.clear()
+    code, out, _ = reproduce("acceleration", *QUICK, *options)
+    assert code == 0
+    assert "measured   eager contiguous before\nmeasuring  eager channels_last" in out
+    assert timed == ["contiguous", "channels_last"]
+    assert not parts.exists()
+    entry = json.loads(Path("acc/digits-trial-0.02-cpu.json").read_text())
+    kept = {row["network"]: row["milliseconds"]["median"] for row in first["rows"]}
+    ways = {way["network"]: way for way in entry["ways"] if way["layout"] == "contiguous"}
+    assert {name: way["milliseconds"]["median"] for name, way in ways.items()} == pytest.approx(kept)
+
+
+@pytest.mark.parametrize("change", ["passes", "network", "damage"])
+def test_a_way_that_was_measured_otherwise_is_measured_again(rows, quick_machine, tmp_path, change):
+    files, folder = RowFiles(Path("out"), "digits", SCALE), tmp_path / "parts"
+    options = {"runtimes": ("native",), "batch": 8, "seconds": 0.01, "threads": 1, "folder": folder}
+
+    def study(passes):
+        told = []
+        kept = kept_networks(files, METHODS, 0, epochs_scale=SCALE)
+        acceleration(ROWS["digits"], kept, CPU, passes=passes, tell=told.append, **options)
+        return told
+
+    assert study(3) == ["measuring  native"]
+    assert study(3) == ["measured   native before"]
+    if change == "network":
+        path = FOLDER / "magnitude-best-0.safetensors"
+        other = artefact.load(path)
+        with torch.no_grad():
+            next(other.parameters()).mul_(2)
+        found = artefact.read(path)
+        artefact.save(path, other, example_shape=found.example_shape, config=found.config, classes=found.classes)
+    elif change == "damage":
+        (folder / "native.json").write_text('{"asked": ')
+    assert study(4 if change == "passes" else 3) == ["measuring  native"]
 
 
 def test_what_cannot_be_measured_is_said(reproduce, rows):

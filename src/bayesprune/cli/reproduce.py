@@ -37,6 +37,8 @@ from bayesprune.reproduce.acceleration import (
     entry_path,
     kept_networks,
     merge_entries,
+    parts_folder,
+    remove_parts,
     times,
     way_of,
     write_entry,
@@ -195,7 +197,8 @@ def acceleration_command(
     """Measure how much faster the kept networks of a row of Table II run than the dense one (paper Fig. 9).
 
     Networks of the protocol best; every one in its best way to run, the dense one too.  Writes ROW-DEVICE.json, .md
-    and .png in OUTPUT, and OUTPUT.json, .md and .png of all that is there.
+    and .png in OUTPUT, and OUTPUT.json, .md and .png of all that is there.  Stopped, the same command goes on with the
+    first way that is missing.
 
     Example: bayesprune reproduce acceleration --row digits --device cpu --threads 1
     """
@@ -220,10 +223,12 @@ def acceleration_command(
             passes=passes,
             seconds=seconds,
             threads=threads,
-            tell=lambda way: None if quiet else typer.echo(f"measuring  {way}"),
+            folder=(parts := parts_folder(output, row, place.type, epochs_scale)),
+            tell=lambda text: None if quiet else typer.echo(text),
         )
         for path in write_entry(entry, output):
             typer.echo(f"written    {path}")
+        remove_parts(parts)
         for name, one in entry["methods"].items():
             typer.echo(f"{times(one)} times as fast: {name} in {way_of(one['best'])}")
     merged = merge_entries(output)

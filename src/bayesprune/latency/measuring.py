@@ -29,6 +29,15 @@ FEWEST_ROUNDS = 3
 TOLERANCE, TF32_TOLERANCE = 1e-3, 1e-2  # of the largest output
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How long a way is measured: seconds per network, on average, and rounds at most, but `fewest_calls` at least."""
+
+    seconds: float
+    repeats: int
+    fewest_calls: int = 0
+
+
 class LatencyError(ValueError):
     """Nothing can be measured; the message says why and what to do."""
 
@@ -54,6 +63,7 @@ def measure(
     layouts: Sequence[str] = LAYOUTS,
     seconds: float = 1.0,
     repeats: int = 100,
+    fewest_calls: int = 0,
     tf32: bool = False,
     progress: Progress | None = None,
 ) -> Latency:
@@ -73,6 +83,7 @@ def measure(
         layouts: of "contiguous" and "channels_last"; the latter for inputs (n, c, h, w) only.
         seconds: time per network, way and batch size, on average; three rounds are made in any case.
         repeats: most rounds.
+        fewest_calls: of every network in every way; they are made even where they take more seconds and rounds.
         tf32: on CUDA, let all of them use TF32.
         progress: called with what is being done, steps done and all steps.
     """
@@ -91,7 +102,8 @@ def measure(
             work[name] = count_work(copies.module("contiguous"), one)
         for number, batch in enumerate(batches):
             step = partial(_within_batch, tell, batch, number * steps, len(batches) * steps)
-            rows += _at_batch(batch, everything, ways, seconds, repeats, TF32_TOLERANCE if tf32 else TOLERANCE, step)
+            limits = Limits(seconds, repeats, fewest_calls)
+            rows += _at_batch(batch, everything, ways, limits, TF32_TOLERANCE if tf32 else TOLERANCE, step)
         settings: dict[str, Any] = {
             "device": str(place),
             "threads": torch.get_num_threads(),
@@ -115,8 +127,7 @@ def _at_batch(
     batch: int,
     everything: dict[str, Copies],
     ways: Sequence[Kind],
-    seconds: float,
-    repeats: int,
+    limits: Limits,
     tolerance: float,
     step: Callable[[str, int], None],
 ) -> list[Row]:
@@ -130,9 +141,9 @@ def _at_batch(
         lanes: list[_Lane] = []
         for name, c in everything.items():
             step(f"preparing {name}, {kind}", 2 * len(rows) + len(lanes))
-            lanes.append(_lane(Row(name, batch, kind), c, x, expected[name], seconds, tolerance))
+            lanes.append(_lane(Row(name, batch, kind), c, x, expected[name], limits.seconds, tolerance))
         timed = partial(_within_kind, step, str(kind), 2 * len(rows) + len(lanes))
-        _take_turns(lanes, seconds, repeats, copies.device, timed)
+        _take_turns(lanes, limits, copies.device, timed)
         rows += [_finished(lane) for lane in lanes]
     return rows
 
@@ -175,20 +186,20 @@ def _lane(row: Row, copies: Copies, x: Tensor, expected: Tensor, seconds: float,
     return _Lane(replace(row, preparation_seconds=took, calls=calls), run, call < LONG_CALL, [])
 
 
-def _take_turns(
-    lanes: Sequence[_Lane], seconds: float, repeats: int, device: torch.device, step: Callable[[str, int], None]
-) -> None:
+def _take_turns(lanes: Sequence[_Lane], limits: Limits, device: torch.device, step: Callable[[str, int], None]) -> None:
     """Time every lane once a round, forwards and backwards in turn, until the time is used up."""
     able = [lane for lane in lanes if lane.run is not None]
     if not able:
         return
-    budget, start = seconds * len(able), time.perf_counter()
+    needed = max(FEWEST_ROUNDS, *(-(-limits.fewest_calls // lane.row.calls) for lane in able))
+    rounds = max(needed, limits.repeats)
+    budget, start = limits.seconds * len(able), time.perf_counter()
     with _no_collection():
-        for number in range(repeats):
-            done = max(number / repeats, (time.perf_counter() - start) / budget)
-            if number >= FEWEST_ROUNDS and done >= 1:
+        for number in range(rounds):
+            done = min(number / needed, max(number / rounds, (time.perf_counter() - start) / budget))
+            if done >= 1:
                 break
-            step(f"round {number + 1} of at most {repeats}", int(len(lanes) * min(done, 1)))
+            step(f"round {number + 1} of at most {rounds}", int(len(lanes) * done))
             for lane in able if number % 2 == 0 else reversed(able):
                 assert lane.run is not None
                 assert lane.samples is not None

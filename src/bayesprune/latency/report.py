@@ -1,10 +1,11 @@
 """What was measured: rows, comparisons, and both as text."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bayesprune.latency.candidates import Kind
-from bayesprune.latency.statistics import Summary
+from bayesprune.latency.statistics import Summary, summarise
 from bayesprune.latency.work import Work
 
 NOTICEABLE = 1.05  # a smaller gain is not called one
@@ -64,6 +65,21 @@ class Row:
             "preparation_seconds": self.preparation_seconds,
             "error": self.error,
         } | ({"samples": list(self.samples)} if samples else {})
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Row":
+        """The row of which `as_dict` has made plain types, with its samples."""
+        samples = tuple(plain["samples"])
+        return cls(
+            network=plain["network"],
+            batch=plain["batch"],
+            kind=Kind(plain["runtime"], plain["layout"]),
+            samples=samples,
+            summary=summarise(samples) if samples else None,
+            calls=plain["calls_per_round"],
+            preparation_seconds=plain["preparation_seconds"],
+            error=plain["error"],
+        )
 
 
 @dataclass(frozen=True)

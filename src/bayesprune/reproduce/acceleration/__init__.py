@@ -6,10 +6,17 @@ write_entry(entry, Path("results/acceleration"))
 merge_entries(Path("results/acceleration"))
 """
 
-from bayesprune.reproduce.acceleration.entries import entry_path, merge_entries, read_entries, write_entry
+from bayesprune.reproduce.acceleration.entries import (
+    entry_path,
+    merge_entries,
+    parts_folder,
+    read_entries,
+    write_entry,
+)
 from bayesprune.reproduce.acceleration.kept import CHOICES, Kept, KeptNetwork, kept_networks
 from bayesprune.reproduce.acceleration.markdown import times, way_of
 from bayesprune.reproduce.acceleration.measuring import BATCHES, FEWEST_PASSES, SECONDS, acceleration
+from bayesprune.reproduce.acceleration.parts import remove_parts
 from bayesprune.reproduce.acceleration.roofline import Machine, NetworkWork, bandwidth, peak_flops, work_of
 
 __all__ = [
@@ -26,8 +33,10 @@ __all__ = [
     "entry_path",
     "kept_networks",
     "merge_entries",
+    "parts_folder",
     "peak_flops",
     "read_entries",
+    "remove_parts",
     "times",
     "way_of",
     "work_of",

@@ -27,6 +27,11 @@ def entry_path(output: Path, row: str, device: str, epochs_scale: float = 1.0) -
     return output / f"{entry_name(row, device, epochs_scale)}.json"
 
 
+def parts_folder(output: Path, row: str, device: str, epochs_scale: float = 1.0) -> Path:
+    """Where a measurement is kept while it is not complete."""
+    return output / "parts" / entry_name(row, device, epochs_scale)
+
+
 def all_path(output: Path) -> Path:
     """The JSON file of all measurements, beside the folder of the single ones."""
     return output.with_name(f"{output.name}.json")

@@ -1,6 +1,8 @@
 """Time the networks of a row in every way to run them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -11,7 +13,9 @@ from bayesprune.latency import LAYOUTS, Latency, measure
 from bayesprune.latency import Row as TimedRow
 from bayesprune.latency.candidates import Kind, kinds
 from bayesprune.latency.statistics import ratio_of_medians
+from bayesprune.provenance import hardware, versions
 from bayesprune.reproduce.acceleration.kept import PROTOCOL, Kept, KeptNetwork
+from bayesprune.reproduce.acceleration.parts import Parts, Way, digests
 from bayesprune.reproduce.acceleration.roofline import Machine, measure_machine, work_of
 from bayesprune.reproduce.jobs import Row
 from bayesprune.reproduce.methods import OURS, UNPRUNED
@@ -22,7 +26,6 @@ BATCHES: Final = {"lenet5": 10000, "alexnet": 10000, "vgg11": 1000, "digits": 10
 FEWEST_PASSES, MOST_ROUNDS = 20, 1000
 SECONDS: Final = 2.0  # for a network in a way
 COMPILED: Final = (UNPRUNED, OURS)  # by torch.compile, which takes long
-NO_LIMIT: Final = 1e6  # seconds: the rounds alone decide
 FROM_ROW: Final = ("accuracy", "nonzero_fraction", "macs_removed", "structure", "bytes")
 TRAINED, DRAWN = "the trained network of `unpruned`", "a network with random weights: none of `unpruned` was kept"
 
@@ -39,6 +42,7 @@ def acceleration(
     passes: int = FEWEST_PASSES,
     seconds: float = SECONDS,
     threads: int | None = None,
+    folder: Path | None = None,
     tell: Tell = lambda text: None,
 ) -> dict[str, Any]:
     """Forward times of the dense network and of every kept one, each in all runtimes and layouts; plain JSON.
@@ -46,6 +50,7 @@ def acceleration(
     torch.compile is only for the dense network and `ours`.
 
     batch: None for the paper's.  seconds: for a network in a way, on average, but `passes` forward passes in any case.
+    folder: where every way is kept until all are measured, so that a study that was stopped goes on; None for nowhere.
     tell: called with every way before it is measured.
     In the result, ratio and interval are how many times faster a network in its best way is than the dense one in its
     best way, by medians, and the 95 % interval of that; roofline: see `Machine.bound`, times_bound is the time over it.
@@ -61,12 +66,25 @@ def acceleration(
         raise RunError(f"passes must be at least 1, got {passes}; try {FEWEST_PASSES}")
     example = torch.zeros(1, *(artefact.read(pruned[0].path).example_shape or ()))
     dense = next((one for one in kept.networks if one.method == UNPRUNED), None)
-    networks = {UNPRUNED: dense.load() if dense else _drawn(row, pruned[0], example)}
-    networks |= {one.method: one.load() for one in pruned}
+    ordered = [*([dense] if dense else []), *pruned]
+    networks = {} if dense else {UNPRUNED: _drawn(row, pruned[0], example)}
+    networks |= {one.method: one.load() for one in ordered}
     size = batch or BATCHES[row.name]
-    found = _all_ways(networks, example, size, device, runtimes, passes, seconds, threads, tell)
+    asked = {
+        "networks": dict(
+            zip(networks, [*([] if dense else [DRAWN]), *digests([n.path for n in ordered])], strict=True)
+        ),
+        "batch": size,
+        "passes": passes,
+        "seconds": seconds,
+        "threads": threads or torch.get_num_threads(),
+        "versions": versions(),
+        "hardware": hardware(device),
+    }
+    parts = Parts(folder, asked)
+    found = _all_ways(networks, example, size, device, runtimes, passes, seconds, threads, parts, tell)
     machine = measure_machine(device, threads)
-    rows = [one for latency in found for one in latency.rows]
+    rows = [one for way in found for one in way.rows]
     best = {name: _best(rows, name) for name in networks}
     figures = {one.method: {key: one.row.get(key) for key in FROM_ROW} for one in kept.networks}
     return {
@@ -110,11 +128,12 @@ def _all_ways(
     passes: int,
     seconds: float,
     threads: int | None,
+    parts: Parts,
     tell: Tell,
-) -> list[Latency]:
-    """One way after the other, all networks in turns; where the time is too short for the passes, without its limit."""
+) -> list[Way]:
+    """One way after the other, all networks in turns."""
 
-    def timed(kind: Kind, budget: float, rounds: int) -> Latency:
+    def timed(kind: Kind) -> Latency:
         slow = kind.runtime == "compile"  # to prepare
         return measure(
             {name: one for name, one in networks.items() if not slow or name in COMPILED},
@@ -124,19 +143,17 @@ def _all_ways(
             threads=threads,
             runtimes=(kind.runtime,),
             layouts=(kind.layout,),
-            seconds=budget,
-            repeats=rounds,
+            seconds=seconds,
+            repeats=MOST_ROUNDS,
+            fewest_calls=passes,
         )
 
     found = []
     for kind in kinds(runtimes, LAYOUTS, device, example.ndim):
-        tell(str(kind))
-        latency = timed(kind, seconds, MOST_ROUNDS)
-        if any(0 < passes_of(one) < passes for one in latency.rows):
-            latency = timed(kind, NO_LIMIT, max(passes, 3))
-        found.append(latency)
-    if not any(one.samples for latency in found for one in latency.rows):
-        errors = {f"{one.kind}: {one.error}" for latency in found for one in latency.rows}
+        tell(f"measured   {kind} before" if parts.is_kept(kind) else f"measuring  {kind}")
+        found.append(parts.way(kind, partial(timed, kind)))
+    if not any(one.samples for way in found for one in way.rows):
+        errors = {f"{one.kind}: {one.error}" for way in found for one in way.rows}
         raise RunError(f"nothing could be measured ({'; '.join(sorted(errors)) or 'no runtime fits the device'})")
     return found
 

@@ -1,0 +1,82 @@
+"""What is measured already of a study that was stopped: a file for every way to run its networks."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesprune.latency import Latency
+from bayesprune.latency import Row as TimedRow
+from bayesprune.latency.candidates import Kind
+from bayesprune.runs import RunError
+from bayesprune.runs.atomic import write_atomically
+from bayesprune.runs.plain_json import read_json, to_json
+
+
+@dataclass(frozen=True)
+class Way:
+    """The rows of one way to run the networks, and under which circumstances they were timed."""
+
+    rows: tuple[TimedRow, ...]
+    settings: dict[str, Any]
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The folder of the ways that are measured.
+
+    asked: all that the times depend on: networks, numbers, machine.  A way that was asked for otherwise is measured
+    again.  folder: None keeps nothing.
+    """
+
+    folder: Path | None
+    asked: dict[str, Any]
+
+    def way(self, kind: Kind, measure: Callable[[], Latency]) -> Way:
+        """A way from its file, or measured and kept."""
+        path = self.folder / f"{str(kind).replace(' ', '-')}.json" if self.folder is not None else None
+        if path is not None and (kept := self._read(path)) is not None:
+            return kept
+        latency = measure()
+        way = Way(latency.rows, latency.settings, latency.hardware, latency.versions)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = {
+                "asked": self.asked,
+                "rows": [row.as_dict() for row in way.rows],
+                "settings": way.settings,
+                "hardware": way.hardware,
+                "versions": way.versions,
+            }
+            write_atomically(path, [to_json(content, path).encode()])
+        return way
+
+    def is_kept(self, kind: Kind) -> bool:
+        """Whether `way` will read it."""
+        return self.folder is not None and self._read(self.folder / f"{str(kind).replace(' ', '-')}.json") is not None
+
+    def _read(self, path: Path) -> Way | None:
+        try:
+            found = read_json(path)
+            if found["asked"] != self.asked:
+                return None
+            rows = tuple(TimedRow.from_dict(row) for row in found["rows"])
+            return Way(rows, found["settings"], found["hardware"], found["versions"])
+        except (OSError, RunError, KeyError, TypeError):  # not there, or damaged: it is measured again
+            return None
+
+
+def remove_parts(folder: Path) -> None:
+    """Once all of them are in a result."""
+    for path in folder.glob("*.json"):
+        path.unlink()
+    if folder.exists():
+        folder.rmdir()
+
+
+def digests(paths: Sequence[Path]) -> list[str]:
+    """Of the contents of files."""
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
