@@ -114,19 +114,26 @@ def a_few_tensors():
     return means, logarithms, [*means, *(one.scaled for one in logarithms)]
 
 
-def test_the_total_kl_is_the_sum_with_autograds_gradient():
+def log_uniform(mean, log_variance):
+    return dropout.log_uniform_kl(dropout.log_alpha_of(log_variance, mean))
+
+
+@pytest.mark.parametrize(
+    ("summed", "single"),
+    [(dropout.log_uniform_kl_and_slopes, log_uniform), (group.gaussian_kl_and_slopes, group.gaussian_kl)],
+)
+def test_summed_kls_are_the_sum_with_autograds_gradient(summed, single):
     means, logarithms, leaves = a_few_tensors()
-    total = dropout.total_log_uniform_kl(means, logarithms)
-    pairs = zip(means, logarithms, strict=True)
-    expected = sum(dropout.log_uniform_kl(dropout.log_alpha_of(log(), mean)).sum() for mean, log in pairs)
+    total = dropout.summed_kl(summed, means, logarithms)
+    expected = sum(single(mean, log()).sum() for mean, log in zip(means, logarithms, strict=True))
     assert total.item() == pytest.approx(expected.item(), rel=1e-12)
     found, wanted = torch.autograd.grad(3 * total, leaves), torch.autograd.grad(3 * expected, leaves)
     assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(found, wanted, strict=True))
 
 
-def test_the_total_kl_of_weights_almost_without_noise_is_finite():
+def test_the_summed_kl_of_weights_almost_without_noise_is_finite():
     logarithms = [dropout.Logarithms(torch.tensor([-300.0, 300.0]), 10.0)]
-    total = dropout.total_log_uniform_kl([torch.ones(2, requires_grad=True)], logarithms)
+    total = dropout.summed_kl(dropout.log_uniform_kl_and_slopes, [torch.ones(2, requires_grad=True)], logarithms)
     assert total.item() == pytest.approx(dropout.K1 + 150, rel=1e-5)
 
 
@@ -149,15 +156,6 @@ def test_local_noise_has_the_gradient_of_its_own_noise():
 
 
 # ------------------------------------------------------------------------------------------------ groups
-
-
-def test_the_total_gaussian_kl_is_the_sum_with_autograds_gradient():
-    means, logarithms, leaves = a_few_tensors()
-    total = group.TotalGaussianKl.apply(10.0, *leaves)
-    expected = sum(group.gaussian_kl(mean, log()).sum() for mean, log in zip(means, logarithms, strict=True))
-    assert total.item() == pytest.approx(expected.item(), rel=1e-12)
-    found, wanted = torch.autograd.grad(3 * total, leaves), torch.autograd.grad(3 * expected, leaves)
-    assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(found, wanted, strict=True))
 
 
 def test_sampled_scales_have_the_gradient_of_their_own_noise():

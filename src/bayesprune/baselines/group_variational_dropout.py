@@ -15,8 +15,9 @@ from bayesprune.baselines.swapping import Prunable, Swapped, Wrapper, along
 from bayesprune.baselines.variational_dropout import (
     Logarithms,
     log_alpha_of,
+    log_uniform_kl_and_slopes,
     noisy_output,
-    total_log_uniform_kl,
+    summed_kl,
 )
 
 FIRST_LOG_VARIANCE, FIRST_SPREAD = -9.0, 0.01
@@ -62,26 +63,16 @@ class SampledScale(torch.autograd.Function):
         return None, None, gradient.sum(0), to_deviation.mul_(deviation).mul_(0.5 * ctx.rate)
 
 
-class TotalGaussianKl(torch.autograd.Function):
-    """(rate, *means, *logarithms of the variances / rate) -> the sum of `gaussian_kl` over all of their entries."""
-
-    @staticmethod
-    def forward(ctx: Any, rate: float, *tensors: Tensor) -> Tensor:
-        count = len(tensors) // 2
-        means, scaled = list(tensors[:count]), list(tensors[count:])
-        log_variances = torch._foreach_mul(scaled, rate)
-        slopes = torch._foreach_exp(log_variances)
-        torch._foreach_sub_(slopes, 1.0)
-        values = torch._foreach_sub(slopes, log_variances)
-        torch._foreach_addcmul_(values, means, means)
-        total = 0.5 * torch.stack([value.sum() for value in values]).sum()
-        torch._foreach_mul_(slopes, 0.5 * rate)
-        ctx.save_for_backward(*means, *slopes)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *torch._foreach_mul(list(ctx.saved_tensors), gradients[0])
+def gaussian_kl_and_slopes(means: list[Tensor], scaled: list[Tensor], rate: float) -> tuple[Tensor, list[Tensor]]:
+    """`gaussian_kl`, as `KlAndSlopes`."""
+    log_variances = torch._foreach_mul(scaled, rate)
+    slopes = torch._foreach_exp(log_variances)
+    torch._foreach_sub_(slopes, 1.0)
+    values = torch._foreach_sub(slopes, log_variances)
+    torch._foreach_addcmul_(values, means, means)
+    total = 0.5 * torch.stack([value.sum() for value in values]).sum()
+    torch._foreach_mul_(slopes, 0.5 * rate)
+    return total, [*means, *slopes]
 
 
 class LogUniformScale(nn.Module):
@@ -222,8 +213,7 @@ class GroupNoisyLayer(Wrapper):
 def total_kl(layers: Collection[GroupNoisyLayer]) -> Tensor:
     """KL from the prior, summed over weights and scales of all layers."""
     weights, logarithms = [layer.layer.weight for layer in layers], [layer.log_variance for layer in layers]
-    scaled = [one.scaled for one in logarithms]
-    of_weights: Tensor = TotalGaussianKl.apply(logarithms[0].rate, *weights, *scaled)  # type: ignore[no-untyped-call]
+    of_weights = summed_kl(gaussian_kl_and_slopes, weights, logarithms)
     return scales_kl([layer.scale for layer in layers]) + of_weights
 
 
@@ -232,7 +222,8 @@ def scales_kl(scales: Sequence[LogUniformScale | HorseshoeScale]) -> Tensor:
     uniform = [scale for scale in scales if isinstance(scale, LogUniformScale)]
     others = [scale.kl() for scale in scales if isinstance(scale, HorseshoeScale)]
     if uniform:
-        others.append(total_log_uniform_kl([one.mean for one in uniform], [one.log_variance for one in uniform]))
+        means, logarithms = [one.mean for one in uniform], [one.log_variance for one in uniform]
+        others.append(summed_kl(log_uniform_kl_and_slopes, means, logarithms))
     return torch.stack(others).sum()
 
 

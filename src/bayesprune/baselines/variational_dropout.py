@@ -1,6 +1,6 @@
 """Sparse variational dropout: Molchanov, Ashukha and Vetrov (2017), arXiv:1701.05369."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -87,52 +87,62 @@ class LocalNoise(torch.autograd.Function):
         return gradient, (gradient * half_noise).div_(deviation)
 
 
-class TotalLogUniformKl(torch.autograd.Function):
-    """(rate, *means, *logarithms of the variances / rate) -> the sum of `log_uniform_kl` over all of their entries."""
+KlAndSlopes = Callable[[list[Tensor], list[Tensor], float], tuple[Tensor, list[Tensor]]]
+"""Means, logarithms of the variances / rate (tensors of the same shapes), rate -> the KL summed over all entries, and
+its gradients, first by the means and then by the logarithms."""
+
+
+class TotalKl(torch.autograd.Function):
+    """(a function that gives the KL and its slopes, rate, *means, *logarithms of the variances / rate) -> the KL."""
 
     @staticmethod
-    def forward(ctx: Any, rate: float, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, kl: KlAndSlopes, rate: float, *tensors: Tensor) -> Tensor:
         count = len(tensors) // 2
-        means, scaled = list(tensors[:count]), list(tensors[count:])
-        squares = torch._foreach_mul(means, means)
-        torch._foreach_add_(squares, SMALLEST_SQUARE)
-        log_alphas = torch._foreach_mul(scaled, rate)
-        torch._foreach_sub_(log_alphas, torch._foreach_log(squares))
-        signals = torch._foreach_sigmoid(log_alphas)
-        steps = torch._foreach_mul(log_alphas, K3)
-        torch._foreach_add_(steps, K2)
-        torch._foreach_sigmoid_(steps)
-        # softplus(-x) = max(-x, 0) + log(1 + exp(-|x|)): the logarithm of the sigmoid itself would become infinite
-        values = torch._foreach_abs(log_alphas)
-        torch._foreach_neg_(values)
-        torch._foreach_exp_(values)
-        torch._foreach_log1p_(values)
-        torch._foreach_sub_(values, torch._foreach_clamp_max(log_alphas, 0.0))
-        torch._foreach_mul_(values, 0.5)
-        torch._foreach_sub_(values, torch._foreach_mul(steps, K1))
-        total = torch.stack([value.sum() for value in values]).sum() + K1 * sum(mean.numel() for mean in means)
-        # d/d log alpha = (signal - 1) / 2 - K1 K3 step (1 - step)
-        slopes = torch._foreach_sub(signals, 1.0)
-        torch._foreach_mul_(slopes, 0.5)
-        torch._foreach_addcmul_(slopes, steps, steps, K1 * K3)
-        torch._foreach_sub_(slopes, torch._foreach_mul(steps, K1 * K3))
-        to_means = torch._foreach_mul(slopes, means)
-        torch._foreach_div_(to_means, squares)
-        torch._foreach_mul_(to_means, -2.0)
-        torch._foreach_mul_(slopes, rate)
-        ctx.save_for_backward(*to_means, *slopes)
+        total, slopes = kl(list(tensors[:count]), list(tensors[count:]), rate)
+        ctx.save_for_backward(*slopes)
         return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *torch._foreach_mul(list(ctx.saved_tensors), gradients[0])
+        return None, None, *torch._foreach_mul(list(ctx.saved_tensors), gradients[0])
 
 
-def total_log_uniform_kl(means: Sequence[Tensor], log_variances: Sequence[Logarithms]) -> Tensor:
-    """KL from the log-uniform prior, summed over the entries of all tensors; all logarithms have one rate."""
+def summed_kl(kl: KlAndSlopes, means: Sequence[Tensor], log_variances: Sequence[Logarithms]) -> Tensor:
+    """A KL summed over the entries of all tensors; all logarithms have one rate."""
     scaled = [one.scaled for one in log_variances]
-    total: Tensor = TotalLogUniformKl.apply(log_variances[0].rate, *means, *scaled)  # type: ignore[no-untyped-call]
+    total: Tensor = TotalKl.apply(kl, log_variances[0].rate, *means, *scaled)  # type: ignore[no-untyped-call]
     return total
+
+
+def log_uniform_kl_and_slopes(means: list[Tensor], scaled: list[Tensor], rate: float) -> tuple[Tensor, list[Tensor]]:
+    """`log_uniform_kl`, as `KlAndSlopes`."""
+    squares = torch._foreach_mul(means, means)
+    torch._foreach_add_(squares, SMALLEST_SQUARE)
+    log_alphas = torch._foreach_mul(scaled, rate)
+    torch._foreach_sub_(log_alphas, torch._foreach_log(squares))
+    signals = torch._foreach_sigmoid(log_alphas)
+    steps = torch._foreach_mul(log_alphas, K3)
+    torch._foreach_add_(steps, K2)
+    torch._foreach_sigmoid_(steps)
+    # softplus(-x) = max(-x, 0) + log(1 + exp(-|x|)): the logarithm of the sigmoid itself would become infinite
+    values = torch._foreach_abs(log_alphas)
+    torch._foreach_neg_(values)
+    torch._foreach_exp_(values)
+    torch._foreach_log1p_(values)
+    torch._foreach_sub_(values, torch._foreach_clamp_max(log_alphas, 0.0))
+    torch._foreach_mul_(values, 0.5)
+    torch._foreach_sub_(values, torch._foreach_mul(steps, K1))
+    total = torch.stack([value.sum() for value in values]).sum() + K1 * sum(mean.numel() for mean in means)
+    # d/d log alpha = (signal - 1) / 2 - K1 K3 step (1 - step)
+    slopes = torch._foreach_sub(signals, 1.0)
+    torch._foreach_mul_(slopes, 0.5)
+    torch._foreach_addcmul_(slopes, steps, steps, K1 * K3)
+    torch._foreach_sub_(slopes, torch._foreach_mul(steps, K1 * K3))
+    by_means = torch._foreach_mul(slopes, means)
+    torch._foreach_div_(by_means, squares)
+    torch._foreach_mul_(by_means, -2.0)
+    torch._foreach_mul_(slopes, rate)
+    return total, [*by_means, *slopes]
 
 
 class NoisyLayer(Wrapper):
@@ -168,7 +178,8 @@ def noisy_output(layer: Prunable, x: Tensor, variance: Tensor) -> Tensor:
 
 def total_kl(layers: Collection[NoisyLayer]) -> Tensor:
     """KL from the prior, summed over the weights of all layers."""
-    return total_log_uniform_kl([layer.layer.weight for layer in layers], [layer.log_variance for layer in layers])
+    weights, logarithms = [layer.layer.weight for layer in layers], [layer.log_variance for layer in layers]
+    return summed_kl(log_uniform_kl_and_slopes, weights, logarithms)
 
 
 def prune(run: Run) -> Masks:
