@@ -18,6 +18,7 @@ from torch import nn
 
 from bayesprune import artefact, data, models
 from bayesprune.cli import main
+from bayesprune.latency import measure
 from bayesprune.runs import RunFolder, load_newest
 from bayesprune.surgery import ProofError
 
@@ -287,6 +288,32 @@ def test_bench_of_a_run_and_of_a_file(call, copied, moved, tmp_path):
     assert code == 0
     assert "dense is a new lenet5: the same work as the unpruned one, other weights" in out
     assert json.loads((tmp_path / "times.json").read_text())["words"] in out
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_bench_lets_a_gpu_use_tf32_where_it_is_asked_for(call, moved, tmp_path, monkeypatch, asked):
+    seen = []
+
+    def note(*networks, tf32, **options):
+        seen.append(tf32)
+        return measure(*networks, tf32=tf32, **options)
+
+    monkeypatch.setattr("bayesprune.cli.bench.measure", note)
+    options = (
+        "--device",
+        "cpu",
+        "--runtimes",
+        "eager",
+        "--seconds",
+        "0.01",
+        "--batch",
+        "1",
+        "--output",
+        tmp_path / "t.json",
+    )
+    assert call("bench", moved, *options, *(["--tf32"] if asked else []))[0] == 0
+    assert seen == [asked]
+    assert json.loads((tmp_path / "t.json").read_text())["settings"]["tf32"] is False  # a CPU has none
 
 
 def test_bench_beside_a_dense_network_in_a_file(call, copied, tmp_path):

@@ -56,6 +56,14 @@ def bench(
             "units; may be repeated.  16 can pay in ONNX Runtime on the CPU."
         ),
     ] = None,
+    tf32: Annotated[
+        bool,
+        typer.Option(
+            "--tf32",
+            help="On a GPU, let all of them multiply with ten bits of mantissa, as torch does in convolutions unless "
+            "told otherwise.  By default exact float32.",
+        ),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option(help="The JSON file with all times; by default beside the network.")
     ] = None,
@@ -86,6 +94,7 @@ def bench(
             threads=threads,
             runtimes=_runtimes(runtimes, place),
             seconds=seconds,
+            tf32=tf32,
             progress=progress,
         )
     typer.echo(latency.table())
