@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 
-def versions() -> dict[str, str]:
-    """Versions of this package, Python and what the numbers depend on."""
+def versions(*others: str) -> dict[str, str]:
+    """Versions of this package, Python and what the numbers depend on; others: packages to name as well."""
     found = {"python": platform.python_version()}
-    for package in ("bayesprune", "torch", "numpy", "triton"):
+    for package in ("bayesprune", "torch", "numpy", "triton", *others):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -205,6 +205,12 @@ def test_nan_is_an_error_that_says_where():
         baselines.run("l1", small_mlp(), broken, settings=quick("l1"))
 
 
+def test_the_error_names_the_rate_of_the_phase_that_diverged():
+    settings = quick("l1", warmup_epochs=1, prune_optimiser="sgd", prune_learning_rate=1e9)
+    with pytest.raises(DivergedError, match=r"in prune epoch 1 of l1; try a learning rate below 1e\+09"):
+        baselines.run("l1", small_mlp(), digits(), settings=settings)
+
+
 def test_a_dead_layer_is_an_error_with_a_remedy():
     with pytest.raises(CollapsedError, match=r"l1 leaves no live weight in .*smaller strength"):
         baselines.run("l1", small_mlp(), digits(), settings=quick("l1", strength=1e4, prune_epochs=2))
@@ -249,6 +255,8 @@ def test_a_recorder_hears_everything_and_can_stop():
         ({"prune_epochs": -1}, "prune_epochs must be at least 0, got -1"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0, got 0.0; try 0.003"),
+        ({"prune_learning_rate": 0.1}, "prune_optimiser and prune_learning_rate go together, got None and 0.1"),
+        ({"prune_optimiser": "sgd", "prune_learning_rate": 0.0}, "prune_learning_rate must be above 0, got 0.0"),
         ({"strength": -1.0}, "strength must be at least 0"),
         ({"l1_threshold": -0.1}, "l1_threshold must be at least 0, got -0.1; try 0.01"),
         ({"macs_spread": 0.5}, "macs_spread must be at least 1"),

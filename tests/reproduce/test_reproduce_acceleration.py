@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bayesprune import artefact, data, models
 from bayesprune.cli import job_runner
 from bayesprune.latency import measure
+from bayesprune.latency.candidates import prepare
 from bayesprune.reproduce import ROWS, RowFiles, jobs, run_job, write_results_page
 from bayesprune.reproduce.acceleration import (
     Machine,
@@ -153,6 +154,8 @@ def test_two_methods_from_rows_to_a_report(reproduce, rows, quick_machine):
     assert code == 1
     assert "holds no measurement yet" in err
     assert "measured   acc/digits-trial-0.02-cpu.json" in reproduce("acceleration", *QUICK, "--list")[1]
+    (FOLDER / "unpruned-best-0.safetensors").unlink()
+    assert "outdated   acc/digits-trial-0.02-cpu.json" in reproduce("acceleration", *QUICK, "--list")[1]
 
 
 def test_a_study_that_was_stopped_goes_on_with_the_first_way_that_is_missing(
@@ -174,6 +177,7 @@ def test_a_study_that_was_stopped_goes_on_with_the_first_way_that_is_missing(
     assert not Path("acc/digits-trial-0.02-cpu.json").exists()
     first = json.loads((parts / "eager-contiguous.json").read_text())
     stop_at.clear()
+    (parts / ".eager-channels_last.json.1-ab.tmp").touch()  # as kill -9 leaves
     code, out, _ = reproduce("acceleration", *QUICK, *options)
     assert code == 0
     assert "measured   eager contiguous before\nmeasuring  eager channels_last" in out
@@ -208,6 +212,26 @@ def test_a_way_that_was_measured_otherwise_is_measured_again(rows, quick_machine
     elif change == "damage":
         (folder / "native.json").write_text('{"asked": ')
     assert study(4 if change == "passes" else 3) == ["measuring  native"]
+
+
+def test_a_way_that_failed_is_tried_again(rows, quick_machine, tmp_path, monkeypatch):
+    kept = kept_networks(RowFiles(Path("out"), "digits", SCALE), METHODS, 0, epochs_scale=SCALE)
+    options = {"runtimes": ("eager", "native"), "batch": 8, "seconds": 0.01, "passes": 1, "folder": tmp_path / "parts"}
+    full = [True]
+
+    def no_memory(kind, copies, x):
+        if full[0] and kind.runtime == "native":
+            raise MemoryError("no memory left")
+        return prepare(kind, copies, x)
+
+    monkeypatch.setattr("bayesprune.latency.measuring.prepare", no_memory)
+    entry = acceleration(ROWS["digits"], kept, CPU, **options)
+    assert {way["error"] for way in entry["ways"] if way["runtime"] == "native"} == {"MemoryError: no memory left"}
+    full[0], told = False, []
+    entry = acceleration(ROWS["digits"], kept, CPU, tell=told.append, **options)
+    assert told[0] == "measured   eager contiguous before"
+    assert told[-1] == "measuring  native"
+    assert not any(way["error"] for way in entry["ways"])
 
 
 def test_what_cannot_be_measured_is_said(reproduce, rows):

@@ -2,13 +2,14 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from made_up_rows import a_row, failed_row, study_row
 
 from bayesprune.reproduce.comparing import groups, with_drops
-from bayesprune.reproduce.page import remarks, write_results_page
+from bayesprune.reproduce.page import COMMAND, remarks, write_results_page
 from bayesprune.reproduce.paper import TABLE2
 from bayesprune.runs import RunError
 
@@ -75,6 +76,14 @@ def results():
         "hardware": {"gpu": "none"},
     }
     Path("results/frontier.json").write_text(json.dumps(content))
+
+
+def test_the_page_of_this_repository_is_that_of_its_results(tmp_path):
+    root = Path(__file__).parents[2]
+    shutil.copytree(root / "docs/remarks", tmp_path / "docs/remarks")
+    written = write_results_page(root / "results", tmp_path / "docs")
+    for path in written:
+        assert path.read_bytes() == (root / path.relative_to(tmp_path)).read_bytes(), f"{path.name}: run {COMMAND}"
 
 
 def test_the_page_has_everything_and_keeps_what_people_wrote(results, reproduce):

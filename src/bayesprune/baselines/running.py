@@ -181,7 +181,7 @@ class Run:
             if on_epoch is not None:
                 on_epoch(done, rate)
             loss = self._epoch(network, step)
-            self._check_finite(loss, network, f"{phase} epoch {epoch + 1}")
+            self._check_finite(loss, network, f"{phase} epoch {epoch + 1}", settings.learning_rate)
             row: dict[str, Any] = {"phase": phase, "epoch": epoch + 1, "epochs": epochs, "loss": loss}
             row |= {f"validation_{k}": v for k, v in evaluate(network, self.likelihood, self.validation).items()}
             if current is not None:
@@ -208,14 +208,13 @@ class Run:
             self.recorder.step(done, len(batches))
         return float(losses) / len(batches)
 
-    def _check_finite(self, loss: float, network: nn.Module, where: str) -> None:
+    def _check_finite(self, loss: float, network: nn.Module, where: str, rate: float) -> None:
         trained = [*network.state_dict().values(), *self.likelihood.state_dict().values()]
         if math.isfinite(loss) and all(bool(tensor.isfinite().all()) for tensor in trained):
             return
         what = "a weight became infinite or NaN" if math.isfinite(loss) else f"the loss became {loss}"
         raise DivergedError(
-            f"{what} in {where} of {self.method}; try a learning rate below {self.settings.learning_rate:g}, "
-            "or a smaller strength"
+            f"{what} in {where} of {self.method}; try a learning rate below {rate:g}, or a smaller strength"
         )
 
     def decide(self, masks: Masks) -> Masks:
@@ -235,8 +234,9 @@ def optimiser_settings(settings: BaselineSettings, phase: str) -> BaselineSettin
     """The settings as the optimiser of a phase reads them."""
     if phase != "prune" or settings.prune_optimiser is None:
         return settings
-    optimiser, rate = settings.prune_optimiser, settings.prune_learning_rate
-    return dataclasses.replace(settings, optimiser=optimiser, learning_rate=rate, weight_decay=0.0)
+    rate = settings.prune_learning_rate
+    assert rate is not None  # BaselineSettings sees to that
+    return dataclasses.replace(settings, optimiser=settings.prune_optimiser, learning_rate=rate, weight_decay=0.0)
 
 
 def learning_rate(settings: BaselineSettings, phase: str, done: float) -> float:

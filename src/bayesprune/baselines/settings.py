@@ -44,7 +44,7 @@ class BaselineSettings(PlainSettings):
     learning_rate: float = 3e-3
     prune_schedule: Literal["constant", "linear", "cosine"] = "constant"
     prune_optimiser: Literal["adam", "sgd"] | None = None
-    prune_learning_rate: float = 1e-3
+    prune_learning_rate: float | None = None
     finetune_rate: float = 0.5
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -81,12 +81,18 @@ class BaselineSettings(PlainSettings):
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name, usual in (
             ("learning_rate", 3e-3),
-            ("prune_learning_rate", 1e-3),
             ("variance_rate", 10.0),
             ("largest_deviation", 0.2),
         ):
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} must be above 0, got {getattr(self, name)}; try {usual:g}")
+        if (self.prune_optimiser is None) != (self.prune_learning_rate is None):
+            raise SettingsError(
+                "prune_optimiser and prune_learning_rate go together, got "
+                f"{self.prune_optimiser} and {self.prune_learning_rate}; try adam and 0.001"
+            )
+        if self.prune_learning_rate is not None and not self.prune_learning_rate > 0:
+            raise SettingsError(f"prune_learning_rate must be above 0, got {self.prune_learning_rate}; try 0.001")
         if self.strength is not None and self.strength < 0:
             raise SettingsError(f"strength must be at least 0, got {self.strength}; None takes the method's own")
         if self.l1_threshold < 0:

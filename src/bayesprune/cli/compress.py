@@ -38,8 +38,12 @@ DEFAULT_DROP = 0.5  # points of validation accuracy, where nothing else is asked
 
 
 def compress(
-    model: Annotated[str | None, typer.Option(help=f"One of {', '.join(models.MODELS)}.")] = None,
-    data_set: Annotated[str | None, typer.Option("--data", help=f"One of {', '.join(data.DATA_SETS)}.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(models.MODELS)}; lenet5 unless --config says.")
+    ] = None,
+    data_set: Annotated[
+        str | None, typer.Option("--data", help=f"One of {', '.join(data.DATA_SETS)}; digits unless --config says.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with any of model, data and settings.")] = None,
     preset: Annotated[str | None, typer.Option(help=f"Named settings: {', '.join(PRESETS)}.")] = None,
     max_accuracy_drop: Annotated[

@@ -35,6 +35,7 @@ from bayesprune.reproduce.acceleration import (
     SECONDS,
     acceleration,
     entry_path,
+    entry_standing,
     kept_networks,
     merge_entries,
     parts_folder,
@@ -212,7 +213,7 @@ def acceleration_command(
             typer.echo(f"left out   {method}: {reason}")
         if show:
             path = entry_path(output, row, place.type, epochs_scale)
-            typer.echo(f"{'measured' if path.exists() else 'to do':10} {path}")
+            typer.echo(f"{entry_standing(path, kept):10} {path}")
             return
         entry = acceleration(
             chosen,
@@ -223,12 +224,11 @@ def acceleration_command(
             passes=passes,
             seconds=seconds,
             threads=threads,
-            folder=(parts := parts_folder(output, row, place.type, epochs_scale)),
+            folder=parts_folder(output, row, place.type, epochs_scale),
             tell=lambda text: None if quiet else typer.echo(text),
         )
         for path in write_entry(entry, output):
             typer.echo(f"written    {path}")
-        remove_parts(parts)
         for name, one in entry["methods"].items():
             typer.echo(f"{times(one)} times as fast: {name} in {way_of(one['best'])}")
     merged = merge_entries(output)
@@ -236,6 +236,8 @@ def acceleration_command(
         raise RunError(f"{output} holds no measurement yet; run without --merge first")
     for path in merged:
         typer.echo(f"written    {path}")
+    if not only_merge:
+        remove_parts(parts_folder(output, row, place.type, epochs_scale))
 
 
 @app.command("convergence")

@@ -21,7 +21,8 @@ class Batches:
 
     All random numbers of an epoch are drawn when it begins, so the epoch is a function of the generator's
     state at that moment.  To resume inside an epoch, restore that state and call `epoch(start=batches done)`.
-    A CPU generator gives the same batches on every device.
+    A CPU generator gives the same batches on every device.  On a GPU batches of small examples are parts of one larger
+    tensor; clone what is to be kept.
 
     Args:
         split: the examples.
@@ -78,9 +79,11 @@ class Batches:
                 x = self.augment.gather(self.split.x, index, placement.part(first, stop))
             else:
                 x = self.split.x.index_select(0, index)
-            yield from zip(
-                x.split(self.batch_size), self.split.y.index_select(0, index).split(self.batch_size), strict=True
-            )
+            y = self.split.y.index_select(0, index)
+            if len(index) <= self.batch_size:
+                yield x, y  # not a view of something larger
+            else:
+                yield from zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
 
     def _batches_at_once(self) -> int:
         x = self.split.x

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -111,10 +110,11 @@ def measure(
             "dtype": "float32",
             "seconds": seconds,
             "repeats": repeats,
+            "fewest_calls": fewest_calls,
             "tf32": tf32 and place.type == "cuda",
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         }
-        latency = Latency(tuple(rows), (), work, settings, hardware(place), versions() | _onnxruntime())
+        latency = Latency(tuple(rows), (), work, settings, hardware(place), versions("onnxruntime"))
         return replace(latency, comparisons=tuple(_comparisons(latency, list(networks), batches, place)))
 
 
@@ -272,13 +272,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _onnxruntime() -> dict[str, str]:
-    try:
-        return {"onnxruntime": version("onnxruntime")}
-    except PackageNotFoundError:
-        return {}
 
 
 def _check(

@@ -8,6 +8,7 @@ merge_entries(Path("results/acceleration"))
 
 from bayesprune.reproduce.acceleration.entries import (
     entry_path,
+    entry_standing,
     merge_entries,
     parts_folder,
     read_entries,
@@ -31,6 +32,7 @@ __all__ = [
     "acceleration",
     "bandwidth",
     "entry_path",
+    "entry_standing",
     "kept_networks",
     "merge_entries",
     "parts_folder",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesprune.reproduce.acceleration.figure import draw_entries
+from bayesprune.reproduce.acceleration.kept import Kept, network_digests
 from bayesprune.reproduce.acceleration.markdown import acceleration_markdown
 from bayesprune.reproduce.jobs import ROWS
 from bayesprune.reproduce.row_files import name_of
@@ -25,6 +26,13 @@ def entry_name(row: str, device: str, epochs_scale: float = 1.0) -> str:
 def entry_path(output: Path, row: str, device: str, epochs_scale: float = 1.0) -> Path:
     """The JSON file of a measurement."""
     return output / f"{entry_name(row, device, epochs_scale)}.json"
+
+
+def entry_standing(path: Path, kept: Kept) -> str:
+    """Whether a measurement is there, and of the networks that are kept now."""
+    if not path.exists():
+        return "to do"
+    return "measured" if read_json(path).get("networks") == network_digests(kept) else "outdated"
 
 
 def parts_folder(output: Path, row: str, device: str, epochs_scale: float = 1.0) -> Path:

@@ -1,5 +1,6 @@
 """The networks that the rows of Table II have kept."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,3 +60,16 @@ def kept_networks(files: RowFiles, methods: Sequence[str], seed: int, *, epochs_
         else:
             found.append(KeptNetwork(method, row, network))
     return Kept(files.name, seed, epochs_scale, tuple(found), left_out)
+
+
+def network_digests(kept: Kept) -> dict[str, str]:
+    """Of the files of the networks, by method."""
+    return {one.method: digest(one.path) for one in kept.networks}
+
+
+def digest(*paths: Path) -> str:
+    """Of the contents of files."""
+    found = hashlib.sha256()
+    for path in paths:
+        found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()

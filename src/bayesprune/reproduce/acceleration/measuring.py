@@ -14,8 +14,8 @@ from bayesprune.latency import Row as TimedRow
 from bayesprune.latency.candidates import Kind, kinds
 from bayesprune.latency.statistics import ratio_of_medians
 from bayesprune.provenance import hardware, versions
-from bayesprune.reproduce.acceleration.kept import PROTOCOL, Kept, KeptNetwork
-from bayesprune.reproduce.acceleration.parts import Parts, Way, digests
+from bayesprune.reproduce.acceleration.kept import PROTOCOL, Kept, KeptNetwork, network_digests
+from bayesprune.reproduce.acceleration.parts import Parts, Way, engine_digest
 from bayesprune.reproduce.acceleration.roofline import Machine, measure_machine, work_of
 from bayesprune.reproduce.jobs import Row
 from bayesprune.reproduce.methods import OURS, UNPRUNED
@@ -66,19 +66,17 @@ def acceleration(
         raise RunError(f"passes must be at least 1, got {passes}; try {FEWEST_PASSES}")
     example = torch.zeros(1, *(artefact.read(pruned[0].path).example_shape or ()))
     dense = next((one for one in kept.networks if one.method == UNPRUNED), None)
-    ordered = [*([dense] if dense else []), *pruned]
-    networks = {} if dense else {UNPRUNED: _drawn(row, pruned[0], example)}
-    networks |= {one.method: one.load() for one in ordered}
+    networks = {UNPRUNED: dense.load() if dense else _drawn(row, pruned[0], example)}
+    networks |= {one.method: one.load() for one in pruned}
     size = batch or BATCHES[row.name]
     asked = {
-        "networks": dict(
-            zip(networks, [*([] if dense else [DRAWN]), *digests([n.path for n in ordered])], strict=True)
-        ),
+        "networks": network_digests(kept),
         "batch": size,
         "passes": passes,
         "seconds": seconds,
         "threads": threads or torch.get_num_threads(),
-        "versions": versions(),
+        "versions": versions("onnxruntime"),
+        "engine": engine_digest(),
         "hardware": hardware(device),
     }
     parts = Parts(folder, asked)
@@ -98,6 +96,7 @@ def acceleration(
         "batch": size,
         "paper": FIGURE9.get(device.type, {}).get(row.name),
         "dense": TRAINED if dense else DRAWN,
+        "networks": asked["networks"],
         "left_out": {name: reason for name, reason in kept.left_out.items() if name != UNPRUNED},
         "fewest_passes": passes,
         "machine": machine.as_dict(),

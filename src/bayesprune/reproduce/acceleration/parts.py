@@ -1,14 +1,16 @@
 """What is measured already of a study that was stopped: a file for every way to run its networks."""
 
-import hashlib
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bayesprune import runtime
 from bayesprune.latency import Latency
 from bayesprune.latency import Row as TimedRow
 from bayesprune.latency.candidates import Kind
+from bayesprune.reproduce.acceleration.kept import digest
 from bayesprune.runs import RunError
 from bayesprune.runs.atomic import write_atomically
 from bayesprune.runs.plain_json import read_json, to_json
@@ -28,8 +30,8 @@ class Way:
 class Parts:
     """The folder of the ways that are measured.
 
-    asked: all that the times depend on: networks, numbers, machine.  A way that was asked for otherwise is measured
-    again.  folder: None keeps nothing.
+    asked: what the times depend on: networks, numbers, machine, versions.  A way that was asked for otherwise is
+    measured again, and so is one in which a network failed: memory may be free by then.  folder: None keeps nothing.
     """
 
     folder: Path | None
@@ -42,7 +44,7 @@ class Parts:
             return kept
         latency = measure()
         way = Way(latency.rows, latency.settings, latency.hardware, latency.versions)
-        if path is not None:
+        if path is not None and not any(row.error for row in way.rows):
             path.parent.mkdir(parents=True, exist_ok=True)
             content = {
                 "asked": self.asked,
@@ -71,12 +73,10 @@ class Parts:
 
 def remove_parts(folder: Path) -> None:
     """Once all of them are in a result."""
-    for path in folder.glob("*.json"):
-        path.unlink()
-    if folder.exists():
-        folder.rmdir()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def digests(paths: Sequence[Path]) -> list[str]:
-    """Of the contents of files."""
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+def engine_digest() -> str:
+    """Of the sources of our own runtimes, which may change while the version does not."""
+    folder = Path(runtime.__file__).parent
+    return digest(*sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".c", ".h")))
