@@ -29,6 +29,7 @@ STYLES: Final[dict[str, tuple[str, str]]] = {
     "l1": ("#B8A000", "P"),
     "group-norm": ("#E69F00", "h"),
 }
+UNPRUNED_LINES: Final[dict[str | None, Any]] = {"best": "--", "paper": "-.", None: ":"}  # None: printed in the paper
 SIZES: Final = {"best": 11.0, "paper": 7.0}
 LARGER: Final = {"*": 1.35}  # stars look smaller than they are
 FACE: Final = "white"
@@ -56,10 +57,14 @@ def draw(row: Row, rows: Iterable[Mapping[str, Any]], path: Path, *, epochs_scal
     left.set_ylabel("test accuracy, %")
     figure.suptitle(figure_title(row.title, epochs_scale))
 
+    levels = {
+        UNPRUNED_LINES[group.protocol]: f"unpruned, protocol {group.protocol}" for group in found if _is_level(group)
+    }
+    levels |= {UNPRUNED_LINES[None]: "unpruned, printed in the paper"} if UNPRUNED in printed else {}
+    handles = [Line2D([], [], color=STYLES[UNPRUNED][0], linewidth=1, linestyle=k, label=v) for k, v in levels.items()]
     shown = [m for m in METHODS if m in printed or any(group.method == m and group.rows for group in found)]
-    handles = [
-        Line2D([], [], color=STYLES[m][0], marker=STYLES[m][1], linestyle="--" if m == UNPRUNED else "", label=m)
-        for m in shown
+    handles += [
+        Line2D([], [], color=STYLES[m][0], marker=STYLES[m][1], linestyle="", label=m) for m in shown if m != UNPRUNED
     ]
     for label, size, face in (
         ("filled, large: protocol best", SIZES["best"], "black"),
@@ -75,7 +80,7 @@ def draw(row: Row, rows: Iterable[Mapping[str, Any]], path: Path, *, epochs_scal
 def _paper_point(axes: "Axes", axis: Axis, method: str, line: Printed) -> None:
     colour, marker = STYLES[method]
     if method == UNPRUNED:
-        _level(axes, axis, line.accuracy, "unpruned, printed in the paper", ":", 0.01)
+        _level(axes, line.accuracy, None)
         return
     x = line.nonzero if axis is NONZERO else line.macs_removed
     axes.plot(
@@ -95,8 +100,7 @@ def _our_point(axes: "Axes", axis: Axis, group: MethodGroup) -> None:
         return
     colour, marker = STYLES[group.method]
     if group.method == UNPRUNED:
-        dashes, place = ("--", 0.01) if group.protocol == "best" else ("-.", 0.55)
-        _level(axes, axis, y.mean, f"unpruned, protocol {group.protocol}", dashes, place)
+        _level(axes, y.mean, group.protocol)
         return
     axes.errorbar(
         x.mean,
@@ -114,13 +118,13 @@ def _our_point(axes: "Axes", axis: Axis, group: MethodGroup) -> None:
     )
 
 
-def _level(axes: "Axes", axis: Axis, accuracy: float, label: str, dashes: str, place: float) -> None:
-    """A line across, named in the left picture."""
-    axes.axhline(accuracy, color=STYLES[UNPRUNED][0], linestyle=dashes, linewidth=1)
-    if axis is NONZERO:
-        style = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "bottom", "fontsize": 8}
-        name = axes.annotate(label, (place, accuracy), (0, 1), annotation_clip=True, **style)  # type: ignore[arg-type]
-        name.set_in_layout(False)
+def _level(axes: "Axes", accuracy: float, protocol: str | None) -> None:
+    """A line across; None for what the paper printed."""
+    axes.axhline(accuracy, color=STYLES[UNPRUNED][0], linestyle=UNPRUNED_LINES[protocol], linewidth=1)
+
+
+def _is_level(group: MethodGroup) -> bool:
+    return group.method == UNPRUNED and group.mean(ACCURACY) is not None
 
 
 def _leave_out_the_lowest(axes: "Axes", found: Sequence[MethodGroup], printed: Iterable[Printed]) -> None:
