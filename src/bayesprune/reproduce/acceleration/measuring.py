@@ -1,7 +1,6 @@
 """Time the networks of a row in every way to run them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,8 +148,13 @@ def _all_ways(
 
     found = []
     for kind in kinds(runtimes, LAYOUTS, device, example.ndim):
-        tell(f"measured   {kind} before" if parts.is_kept(kind) else f"measuring  {kind}")
-        found.append(parts.way(kind, partial(timed, kind)))
+        way = parts.kept(kind)
+        tell(f"measured   {kind} before" if way else f"measuring  {kind}")
+        if way is None:
+            latency = timed(kind)
+            way = Way(latency.rows, latency.settings, latency.hardware, latency.versions)
+            parts.keep(kind, way)
+        found.append(way)
     if not any(one.samples for way in found for one in way.rows):
         errors = {f"{one.kind}: {one.error}" for way in found for one in way.rows}
         raise RunError(f"nothing could be measured ({'; '.join(sorted(errors)) or 'no runtime fits the device'})")

@@ -1,13 +1,11 @@
 """What is measured already of a study that was stopped: a file for every way to run its networks."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bayesprune import runtime
-from bayesprune.latency import Latency
 from bayesprune.latency import Row as TimedRow
 from bayesprune.latency.candidates import Kind
 from bayesprune.reproduce.acceleration.kept import digest
@@ -37,38 +35,37 @@ class Parts:
     folder: Path | None
     asked: dict[str, Any]
 
-    def way(self, kind: Kind, measure: Callable[[], Latency]) -> Way:
-        """A way from its file, or measured and kept."""
-        path = self.folder / f"{str(kind).replace(' ', '-')}.json" if self.folder is not None else None
-        if path is not None and (kept := self._read(path)) is not None:
-            return kept
-        latency = measure()
-        way = Way(latency.rows, latency.settings, latency.hardware, latency.versions)
-        if path is not None and not any(row.error for row in way.rows):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content = {
-                "asked": self.asked,
-                "rows": [row.as_dict() for row in way.rows],
-                "settings": way.settings,
-                "hardware": way.hardware,
-                "versions": way.versions,
-            }
-            write_atomically(path, [to_json(content, path).encode()])
-        return way
-
-    def is_kept(self, kind: Kind) -> bool:
-        """Whether `way` will read it."""
-        return self.folder is not None and self._read(self.folder / f"{str(kind).replace(' ', '-')}.json") is not None
-
-    def _read(self, path: Path) -> Way | None:
+    def kept(self, kind: Kind) -> Way | None:
+        """What was measured in a way, if it was."""
+        if self.folder is None:
+            return None
         try:
-            found = read_json(path)
+            found = read_json(self.folder / _file_name(kind))
             if found["asked"] != self.asked:
                 return None
             rows = tuple(TimedRow.from_dict(row) for row in found["rows"])
             return Way(rows, found["settings"], found["hardware"], found["versions"])
         except (OSError, RunError, KeyError, TypeError):  # not there, or damaged: it is measured again
             return None
+
+    def keep(self, kind: Kind, way: Way) -> None:
+        """Write what was measured in a way."""
+        if self.folder is None or any(row.error for row in way.rows):
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / _file_name(kind)
+        content = {
+            "asked": self.asked,
+            "rows": [row.as_dict() for row in way.rows],
+            "settings": way.settings,
+            "hardware": way.hardware,
+            "versions": way.versions,
+        }
+        write_atomically(path, [to_json(content, path).encode()])
+
+
+def _file_name(kind: Kind) -> str:
+    return f"{str(kind).replace(' ', '-')}.json"
 
 
 def remove_parts(folder: Path) -> None:
