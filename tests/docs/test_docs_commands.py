@@ -87,7 +87,7 @@ def test_options_that_the_text_names_exist():
     known = options_of(typer.main.get_command(app)) | ELSEWHERE
     for page in PAGES:
         for code in re.findall(r"`([^`]+)`", prose_of(page)):
-            for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", code):
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", code):
                 assert option in known, f"{page.name} names {option}"
 
 
