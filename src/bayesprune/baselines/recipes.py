@@ -34,7 +34,7 @@ SGD_STRENGTHS: Final[dict[str, dict[str, Any]]] = {"l1": {"strength": 0.01}}
 # Adam with steps of 0.01 leaves AlexNet-small, which has no BatchNorm, at 10 % from the first epoch on, and variational
 # dropout on LeNet-5 at 10 % in the end.  Under SGD log-variances learn variance_rate^2 times as fast as weights, which
 # makes up for the KL over the number of examples.  With these the KL alone would move them by 28 to 95 nats in the
-# epochs there are; 60 on LeNet-5, and for groups on AlexNet-small, became NaN.
+# epochs there are; at 60 LeNet-5's groups became NaN (docs/log.md).
 SGD_RATES: Final[dict[str, dict[str, float]]] = {
     "lenet5": {"variational-dropout": 20.0, "group-variational-dropout": 20.0},
     "alexnet-small": {"variational-dropout": 60.0, "group-variational-dropout": 40.0},
