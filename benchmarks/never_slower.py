@@ -68,8 +68,9 @@ def compare(network: nn.Module, x: Tensor, seconds: float) -> dict[str, Any]:
     fast = compile(network, x)
     with torch.inference_mode():
         fast(x)
-        chosen = fast._choose(x).way
-        names = fast._ways(x) if fast._fits(x) else ["torch"]
+        choice = fast._choose(x)
+        chosen = choice.way
+        names = [name for name, seconds_of in choice.seconds.items() if seconds_of < float("inf")] or ["torch"]
         shortest = _take_turns({name: fast._way(name) for name in names}, x, seconds)
     best = min(shortest, key=shortest.__getitem__)
     ratio = shortest[chosen] / shortest[best]

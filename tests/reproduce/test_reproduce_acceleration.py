@@ -335,8 +335,8 @@ def an_entry(row="lenet5", device="cpu", ours=4.0, **values):
 def test_the_tables_of_made_up_times():
     text = acceleration_markdown([an_entry(), an_entry(device="cuda", ours=1.5)])
     lenet = "LeNet-5 on Fashion-MNIST"
-    assert f"| {lenet} | CPU | 4.00 (3.50 to 4.50) | `polarization` 2.00 (0.90 to 2.20) | 1.50 |" in text
-    assert f"| {lenet} | GPU | 1.50 (1.00 to 2.00) | `polarization` 2.00 (0.90 to 2.20) | 2.85 |" in text
+    assert f"| {lenet} | CPU | 4.00 (3.50 to 4.50) | 8.00 | `polarization` 2.00 (0.90 to 2.20) | 1.50 |" in text
+    assert f"| {lenet} | GPU | 1.50 (1.00 to 2.00) | 3.00 | `polarization` 2.00 (0.90 to 2.20) | 2.85 |" in text
     assert (
         "| `ours` | 90.00 | 1.00 | 70.00 | 1,234,567 | native | 10.0 ± 0.500 | 40 | 4.00 (3.50 to 4.50) "
         "| 5.0 (memory, 2.00 ms) |"
@@ -364,16 +364,25 @@ def test_the_bars_are_methods_and_then_our_ways():
 
 def test_measurements_are_merged_in_order_and_shown_on_the_page():
     output = Path("results/acceleration")
-    for entry in (an_entry("vgg11"), an_entry(device="cuda"), an_entry(), an_entry(epochs_scale=0.5)):
+    rounded = an_entry(device="cuda", tf32=True)
+    for entry in (an_entry("vgg11"), rounded, an_entry(device="cuda"), an_entry(), an_entry(epochs_scale=0.5)):
         written = write_entry(entry, output)
         assert [path.suffix for path in written] == [".json", ".md", ".png"]
     assert [path.name for path in merge_entries(output)] == [f"acceleration.{end}" for end in ("json", "md", "png")]
     merged = json.loads(Path("results/acceleration.json").read_text())
-    assert [(one["row"], one["device"]) for one in merged] == [("lenet5", "cpu"), ("lenet5", "cuda"), ("vgg11", "cpu")]
+    places = [(one["row"], one["device"], one.get("tf32", False)) for one in merged]
+    assert places == [
+        ("lenet5", "cpu", False),
+        ("lenet5", "cuda", False),
+        ("lenet5", "cuda", True),
+        ("vgg11", "cpu", False),
+    ]
+    assert json.loads((output / "lenet5-cuda-tf32.json").read_text())["tf32"] is True
     write_results_page(Path("results"), Path("docs"))
     text = Path("docs/results.md").read_text()
     assert "## Acceleration (Fig. 9 of the paper)" in text
     assert "### VGG-11 on CIFAR-100, CPU, batch 10,000" in text
+    assert "### LeNet-5 on Fashion-MNIST, GPU, TF32, batch 10,000" in text
     assert "![Acceleration (Fig. 9 of the paper)](figures/acceleration.png)" in text
     assert Path("docs/figures/acceleration.png").read_bytes() == Path("results/acceleration.png").read_bytes()
     (output / "alexnet-cpu.json").write_text('{"row": "alexnet"}')

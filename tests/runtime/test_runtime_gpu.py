@@ -6,6 +6,7 @@ from torch import nn
 
 from bayesprune import models
 from bayesprune.runtime import compile
+from bayesprune.runtime.fused import fused
 from bayesprune.runtime.gpu import GpuProgram, Tile, tiles_for
 from bayesprune.runtime.lowering import lower
 
@@ -82,3 +83,40 @@ def test_what_is_tried_for_a_layer(rows, density, heights):
     assert [tile.height for tile in tiles] == heights
     assert [tile.products for tile in tiles] == sorted(tile.products for tile in tiles)
     assert len(set(tiles)) == len(tiles)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("multiple", [1, 8, 32])
+@pytest.mark.parametrize("name", ["lenet5", "vgg11"])
+def test_joined_operations_are_exact_without_tf32(name, multiple):
+    """Against float64, channels of cuDNN's own Conv with ReLU among them."""
+    shape = (3, 32, 32) if name == "vgg11" else (1, 28, 28)
+    network = models.create(name, shape, 10, generator=torch.Generator().manual_seed(0)).eval().cuda()
+    x = torch.randn(64, *shape, device="cuda")
+    precision = torch.backends.cudnn.conv.fp32_precision
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    try:
+        with torch.inference_mode():
+            found = fused(network, shape, multiple)(x.contiguous(memory_format=torch.channels_last))
+            expected = network.double()(x.double())
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = precision
+    assert float((found - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))
+
+
+@pytest.mark.gpu
+def test_products_in_tf32_are_near_and_others_exact():
+    network = models.create("vgg11", (3, 32, 32), 10, generator=torch.Generator().manual_seed(0)).eval().cuda()
+    x = torch.randn(64, 3, 32, 32, device="cuda")
+    lowered = lower(network, (3, 32, 32))
+    with torch.inference_mode():
+        expected = network.double()(x.double())
+        scale = float(expected.abs().max())
+        errors = {
+            tf32: float(
+                (GpuProgram(lowered, 64, x.device, tiles=[Tile(16, True)] * 10, tf32=tf32)(x) - expected).abs().max()
+            )
+            for tf32 in (False, True)
+        }
+    assert errors[False] <= 1e-5 * max(1.0, scale)
+    assert errors[False] < errors[True] <= 1e-2 * scale

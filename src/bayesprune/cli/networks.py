@@ -50,7 +50,7 @@ def network_of_plan(plan: dict[str, Any], data_of_run: data.DataSet) -> nn.Modul
 def runtimes_of(device: torch.device) -> tuple[str, ...]:
     """The ways to run a network on a device that need no long preparation."""
     if device.type == "cuda":
-        return ("eager", "cuda_graph", *(("triton",) if gpu.is_available() else ()))
+        return ("eager", "cuda_graph", "fused", *(("triton",) if gpu.is_available() else ()))
     packages = ("onnx", "onnxscript", "onnxruntime")
     with_onnx = all(importlib.util.find_spec(one) for one in packages)
     return ("eager", *(("onnx",) if with_onnx else ()), *(("native",) if native.library() is not None else ()))

@@ -39,6 +39,7 @@ from bayesprune.reproduce.acceleration import (
     kept_networks,
     merge_entries,
     parts_folder,
+    place_name,
     remove_parts,
     times,
     way_of,
@@ -188,6 +189,9 @@ def acceleration_command(
             show_default=False,
         ),
     ] = None,
+    tf32: Annotated[
+        bool, typer.Option("--tf32", help="On a GPU, let all use TF32, as torch's convolutions do by default.")
+    ] = False,
     networks: Annotated[Path, typer.Option(help="Folder of the results of table2.")] = Path("results/table2"),
     output: Output = Path("results/acceleration"),
     epochs_scale: EpochsScale = 1.0,
@@ -198,12 +202,14 @@ def acceleration_command(
     """Measure how much faster the kept networks of a row of Table II run than the dense one (paper Fig. 9).
 
     Networks of the protocol best; every one in its best way to run, the dense one too.  Writes ROW-DEVICE.json, .md
-    and .png in OUTPUT, and OUTPUT.json, .md and .png of all that is there.  Stopped, the same command goes on with the
-    first way that is missing.
+    and .png (with --tf32 ROW-DEVICE-tf32) in OUTPUT, and OUTPUT.json, .md and .png of all that is there.  Stopped, the
+    same command goes on with the first way that is missing.
 
     Example: bayesprune reproduce acceleration --row digits --device cpu --threads 1
     """
     chosen, place = _row(row, tuple(ROWS)), device_by_name(device)
+    rounded = tf32 and place.type == "cuda"
+    where = place_name(place.type, tf32=rounded)
     if not only_merge:
         files = RowFiles(networks, row, epochs_scale, identity=("protocol",))
         kept = kept_networks(files, _words(methods), seed, epochs_scale=epochs_scale)
@@ -212,7 +218,7 @@ def acceleration_command(
         for method, reason in kept.left_out.items():
             typer.echo(f"left out   {method}: {reason}")
         if show:
-            path = entry_path(output, row, place.type, epochs_scale)
+            path = entry_path(output, row, where, epochs_scale)
             typer.echo(f"{entry_standing(path, kept):10} {path}")
             return
         entry = acceleration(
@@ -224,7 +230,8 @@ def acceleration_command(
             passes=passes,
             seconds=seconds,
             threads=threads,
-            folder=parts_folder(output, row, place.type, epochs_scale),
+            tf32=rounded,
+            folder=parts_folder(output, row, where, epochs_scale),
             tell=lambda text: None if quiet else typer.echo(text),
         )
         for path in write_entry(entry, output):
@@ -237,7 +244,7 @@ def acceleration_command(
     for path in merged:
         typer.echo(f"written    {path}")
     if not only_merge:
-        remove_parts(parts_folder(output, row, place.type, epochs_scale))
+        remove_parts(parts_folder(output, row, where, epochs_scale))
 
 
 @app.command("convergence")

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from bayesprune.export.checking import random_inputs, ready
 from bayesprune.export.onnx_file import onnx_bytes, open_session, run_session
 from bayesprune.export.quiet import quiet
-from bayesprune.runtime import fastest_native, fastest_triton
+from bayesprune.runtime import fastest_fused, fastest_native, fastest_triton
 from bayesprune.runtime.capture import Captured
 
-RUNTIMES = ("eager", "compile", "onnx", "native", "cuda_graph", "triton")
-ON_CPU, ON_CUDA = frozenset(("onnx", "native")), frozenset(("cuda_graph", "triton"))  # the others run everywhere
-OWN_LAYOUT = ON_CPU | {"triton"}  # those that lay out images as they like
+RUNTIMES = ("eager", "compile", "onnx", "native", "cuda_graph", "fused", "triton")
+ON_CPU, ON_CUDA = (
+    frozenset(("onnx", "native")),
+    frozenset(("cuda_graph", "fused", "triton")),
+)  # the others run everywhere
+OWN_LAYOUT = ON_CPU | {"fused", "triton"}  # those that lay out images as they like
 LAYOUTS = ("contiguous", "channels_last")
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -86,6 +89,8 @@ def prepare(kind: Kind, copies: Copies, x: Tensor) -> Callable[[], Tensor]:
         return lambda: run_session(session, x)
     if kind.runtime == "native":
         return fastest_native(copies.module("contiguous"), x)
+    if kind.runtime == "fused":
+        return fastest_fused(copies.module("contiguous"), x)
     if kind.runtime == "triton":
         return fastest_triton(copies.module("contiguous"), x)
     module = copies.module(kind.layout)

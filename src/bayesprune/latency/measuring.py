@@ -77,7 +77,7 @@ def measure(
         batches: batch sizes.
         device: cpu or a CUDA device.
         threads: threads on the CPU, for PyTorch and ONNX Runtime alike; None keeps those of PyTorch.
-        runtimes: of "eager", "compile", "onnx", "native" (on the CPU), "cuda_graph" and "triton" (on CUDA).
+        runtimes: of "eager", "compile", "onnx", "native" (on the CPU), "cuda_graph", "fused" and "triton" (on CUDA).
             Compiling takes from seconds to a minute each; it is reported but not part of the times.
         layouts: of "contiguous" and "channels_last"; the latter for inputs (n, c, h, w) only.
         seconds: time per network, way and batch size, on average; three rounds are made in any case.
@@ -92,7 +92,7 @@ def measure(
     tell = progress or (lambda text, done, total: None)
     steps = 2 * len(ways) * len(networks)
     rows: list[Row] = []
-    with _conditions(threads, place, tf32):
+    with conditions(threads, place, tf32):
         everything = {name: Copies(network, example, place) for name, network in networks.items()}
         one = inputs(example, 1, place)
         work = {}
@@ -243,7 +243,7 @@ def _overhead(work: Work, row: Row, device: torch.device) -> float | None:
 
 
 @contextlib.contextmanager
-def _conditions(threads: int | None, device: torch.device, tf32: bool) -> Iterator[None]:
+def conditions(threads: int | None, device: torch.device, tf32: bool) -> Iterator[None]:
     """The same threads and precision for everything; as before afterwards."""
     threads_before = torch.get_num_threads()
     cudnn: Any = torch.backends.cudnn  # its `conv` carries no annotation

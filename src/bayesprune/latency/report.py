@@ -215,7 +215,7 @@ class Latency:
         for name in dict.fromkeys(c.network.network for c in self.comparisons):
             mine = [c for c in self.comparisons if c.network.network == name]
             lines += [f"{name} beside {mine[0].baseline.network}, {place}:", *(f"  {c.in_words()}." for c in mine)]
-        for own in ("native", "triton"):
+        for own in ("native", "fused", "triton"):
             if any(c.network.kind.runtime == own for c in self.comparisons):
                 lines.append(f"{own}: bayesprune.runtime.compile(network, x).")
         if any(row.unsteady for c in self.comparisons for row in (c.baseline, c.network)):

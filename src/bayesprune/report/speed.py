@@ -12,6 +12,7 @@ RUNTIMES = {
     "onnx": "ONNX Runtime",
     "native": "our engine",
     "cuda_graph": "CUDA graph",
+    "fused": "CUDA graph, fused",
     "triton": "our Triton kernels",
 }
 

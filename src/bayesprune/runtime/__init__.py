@@ -5,7 +5,7 @@ fast(x)
 fast.explain()
 """
 
-from bayesprune.runtime.compiled import Choice, Compiled, compile, fastest_native, fastest_triton
+from bayesprune.runtime.compiled import Choice, Compiled, compile, fastest_fused, fastest_native, fastest_triton
 from bayesprune.runtime.lowering import UnsupportedError
 
-__all__ = ["Choice", "Compiled", "UnsupportedError", "compile", "fastest_native", "fastest_triton"]
+__all__ = ["Choice", "Compiled", "UnsupportedError", "compile", "fastest_fused", "fastest_native", "fastest_triton"]

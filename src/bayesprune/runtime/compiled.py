@@ -1,7 +1,7 @@
 """A network that runs as the fastest of what was measured for its batch size; plain torch is always among it.
 
-On the CPU a way is torch or the native engine; on a GPU it is torch, torch as a CUDA graph, or the Triton kernels as a
-CUDA graph.
+On the CPU a way is torch or the native engine; on a GPU it is torch, or as a CUDA graph torch, torch with joined
+operations and widths filled up, or the Triton kernels.
 """
 
 import copy
@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from bayesprune.runtime import gpu, native
 from bayesprune.runtime.capture import Captured
+from bayesprune.runtime.fused import fused
 from bayesprune.runtime.lowering import Lowered, UnsupportedError, lower
 
 LANES = (16, 32, 64)
+MULTIPLES = (1, 8, 32)  # to which widths are filled up on a GPU
 MOST_SIZES = 8  # batch sizes with a CUDA graph, each of which has memory of its own
 SECONDS = 0.05  # of measurement for each way
 FEWEST_TURNS = 3
@@ -60,6 +62,7 @@ class Compiled(nn.Module):
         self._programs: dict[int, native.Program] = {}
         self._choices: dict[tuple[int, int], Choice] = {}
         self._channels_last: nn.Module | None = None
+        self._fused: dict[int, nn.Module] = {}
         self._captured: dict[tuple[str, int], Captured] = {}
         self._lower()
 
@@ -108,7 +111,11 @@ class Compiled(nn.Module):
         if not x.is_cuda:
             return [*torch_ways, *(f"native, {lanes} lanes" for lanes in LANES)]
         graphs = [f"{way}, graph" for way in torch_ways]
+        graphs += self._fused_ways() if x.ndim == 4 else []
         return ["torch", *graphs, *(["triton, graph"] if self._lowered is not None and gpu.is_available() else [])]
+
+    def _fused_ways(self) -> list[str]:
+        return [f"fused, widths of {multiple}, graph" for multiple in MULTIPLES]
 
     def _measure(self, x: Tensor) -> Choice:
         possible: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -135,8 +142,17 @@ class Compiled(nn.Module):
             return self._run_channels_last
         if name.endswith(", graph"):
             return lambda x: self._run_captured(name, x)
+        if name.startswith("fused"):
+            return self._fused_network(int(name.split()[-1]))
         lanes = int(name.split()[1])
         return lambda x: self._native(x, lanes)
+
+    def _fused_network(self, multiple: int) -> Callable[[Tensor], Tensor]:
+        network = self._fused.get(multiple)
+        if network is None:
+            network = self._fused[multiple] = fused(self.network, self.example_shape, multiple)
+        found = network
+        return lambda x: found(x.contiguous(memory_format=torch.channels_last))
 
     def _run_channels_last(self, x: Tensor) -> Tensor:
         if self._channels_last is None:
@@ -156,7 +172,7 @@ class Compiled(nn.Module):
         if name != "triton, graph":
             return self._way(name.removesuffix(", graph"))
         assert self._lowered is not None
-        program = gpu.GpuProgram(self._lowered, len(x), x.device)
+        program = gpu.GpuProgram(self._lowered, len(x), x.device, tf32=_tf32_is_allowed())
         return lambda x: self._shaped(program(x))
 
     def _shaped(self, result: Tensor) -> Tensor:
@@ -198,6 +214,27 @@ def fastest_native(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     return lambda: fastest(x)
 
 
+def fastest_fused(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    """A function that runs a network with joined operations as a CUDA graph; x: images (n, c, h, w) float32 on a GPU.
+
+    In the fastest of the multiples to which widths are filled up.  Raises UnsupportedError where there is none.
+    """
+    if not x.is_cuda or x.ndim != 4:
+        raise UnsupportedError(f"joined operations are for images on a GPU, got {tuple(x.shape)} on {x.device}")
+    compiled, errors = Compiled(network, tuple(x.shape[1:])), []
+    ways: dict[str, Captured] = {}
+    for name in compiled._fused_ways():
+        try:
+            ways[name] = Captured(compiled._to_capture(name, x), x)
+        except UnsupportedError as error:
+            errors.append(str(error))
+    if not ways:
+        raise UnsupportedError("; ".join(errors))
+    with torch.inference_mode():
+        seconds = _seconds(ways, x)
+    return ways[min(seconds, key=seconds.__getitem__)].again
+
+
 def fastest_triton(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     """A function that runs a network on x (n, ...) float32, on a GPU, in the Triton kernels as a CUDA graph.
 
@@ -233,6 +270,12 @@ def _seconds(ways: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor) -> dict[
             if len(running) == 1:
                 break
     return shortest
+
+
+def _tf32_is_allowed() -> bool:
+    """Whether torch's convolutions may use TF32, which is its default."""
+    cudnn: Any = torch.backends.cudnn  # its `conv` carries no annotation
+    return bool(cudnn.conv.fp32_precision == "tf32")
 
 
 def _wait(x: Tensor) -> None:

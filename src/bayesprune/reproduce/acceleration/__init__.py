@@ -11,6 +11,7 @@ from bayesprune.reproduce.acceleration.entries import (
     entry_standing,
     merge_entries,
     parts_folder,
+    place_name,
     read_entries,
     write_entry,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "merge_entries",
     "parts_folder",
     "peak_flops",
+    "place_name",
     "read_entries",
     "remove_parts",
     "times",

@@ -18,14 +18,19 @@ KEYS = ("row", "title", "device", "batch", "epochs_scale", "methods", "ways", "m
 DEVICES = ("cpu", "cuda")
 
 
-def entry_name(row: str, device: str, epochs_scale: float = 1.0) -> str:
-    """Of the files of a measurement."""
-    return f"{name_of(row, epochs_scale)}-{device}"
+def place_name(device: str, *, tf32: bool) -> str:
+    """Of a device and its precision, in the names of files."""
+    return f"{device}-tf32" if tf32 else device
 
 
-def entry_path(output: Path, row: str, device: str, epochs_scale: float = 1.0) -> Path:
+def entry_name(row: str, place: str, epochs_scale: float = 1.0) -> str:
+    """Of the files of a measurement; place: see `place_name`."""
+    return f"{name_of(row, epochs_scale)}-{place}"
+
+
+def entry_path(output: Path, row: str, place: str, epochs_scale: float = 1.0) -> Path:
     """The JSON file of a measurement."""
-    return output / f"{entry_name(row, device, epochs_scale)}.json"
+    return output / f"{entry_name(row, place, epochs_scale)}.json"
 
 
 def entry_standing(path: Path, kept: Kept) -> str:
@@ -35,9 +40,9 @@ def entry_standing(path: Path, kept: Kept) -> str:
     return "measured" if read_json(path).get("networks") == network_digests(kept) else "outdated"
 
 
-def parts_folder(output: Path, row: str, device: str, epochs_scale: float = 1.0) -> Path:
+def parts_folder(output: Path, row: str, place: str, epochs_scale: float = 1.0) -> Path:
     """Where a measurement is kept while it is not complete."""
-    return output / "parts" / entry_name(row, device, epochs_scale)
+    return output / "parts" / entry_name(row, place, epochs_scale)
 
 
 def all_path(output: Path) -> Path:
@@ -48,7 +53,8 @@ def all_path(output: Path) -> Path:
 def write_entry(entry: dict[str, Any], output: Path) -> list[Path]:
     """Write the files of a measurement; without matplotlib no picture."""
     output.mkdir(parents=True, exist_ok=True)
-    path = entry_path(output, entry["row"], entry["device"], entry["epochs_scale"])
+    place = place_name(entry["device"], tf32=entry.get("tf32", False))
+    path = entry_path(output, entry["row"], place, entry["epochs_scale"])
     write_atomically(path, [to_json(entry, path, indent=1).encode() + b"\n"])
     return [path, *_report([entry], path)]
 
@@ -75,8 +81,8 @@ def merge_entries(output: Path) -> list[Path]:
     return [path, *_report(entries, path)]
 
 
-def _order(entry: Mapping[str, Any]) -> tuple[int, int]:
-    return list(ROWS).index(entry["row"]), DEVICES.index(entry["device"])
+def _order(entry: Mapping[str, Any]) -> tuple[int, int, bool]:
+    return list(ROWS).index(entry["row"]), DEVICES.index(entry["device"]), bool(entry.get("tf32"))
 
 
 def _report(entries: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:

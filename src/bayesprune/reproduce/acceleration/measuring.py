@@ -41,6 +41,7 @@ def acceleration(
     passes: int = FEWEST_PASSES,
     seconds: float = SECONDS,
     threads: int | None = None,
+    tf32: bool = False,
     folder: Path | None = None,
     tell: Tell = lambda text: None,
 ) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def acceleration(
     torch.compile is only for the dense network and `ours`.
 
     batch: None for the paper's.  seconds: for a network in a way, on average, but `passes` forward passes in any case.
+    tf32: on CUDA, let all ways use TF32, as torch's convolutions do by default; otherwise all is exact float32.
     folder: where every way is kept until all are measured, so that a study that was stopped goes on; None for nowhere.
     tell: called with every way before it is measured.
     In the result, ratio and interval are how many times faster a network in its best way is than the dense one in its
@@ -74,13 +76,14 @@ def acceleration(
         "passes": passes,
         "seconds": seconds,
         "threads": threads or torch.get_num_threads(),
+        "tf32": tf32,
         "versions": versions("onnxruntime"),
         "engine": engine_digest(),
         "hardware": hardware(device),
     }
     parts = Parts(folder, asked)
-    found = _all_ways(networks, example, size, device, runtimes, passes, seconds, threads, parts, tell)
-    machine = measure_machine(device, threads)
+    found = _all_ways(networks, example, size, device, runtimes, passes, seconds, threads, tf32, parts, tell)
+    machine = measure_machine(device, threads, tf32=tf32)
     rows = [one for way in found for one in way.rows]
     best = {name: _best(rows, name) for name in networks}
     figures = {one.method: {key: one.row.get(key) for key in FROM_ROW} for one in kept.networks}
@@ -89,6 +92,7 @@ def acceleration(
         "title": row.title,
         "model": row.model,
         "device": device.type,
+        "tf32": tf32,
         "protocol": PROTOCOL,
         "seed": kept.seed,
         "epochs_scale": kept.epochs_scale,
@@ -126,6 +130,7 @@ def _all_ways(
     passes: int,
     seconds: float,
     threads: int | None,
+    tf32: bool,
     parts: Parts,
     tell: Tell,
 ) -> list[Way]:
@@ -144,6 +149,7 @@ def _all_ways(
             seconds=seconds,
             repeats=MOST_ROUNDS,
             fewest_calls=passes,
+            tf32=tf32,
         )
 
     found = []

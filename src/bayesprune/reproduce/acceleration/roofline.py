@@ -1,7 +1,6 @@
 """How far a time is from what the machine reaches: arithmetic at the rate of a GEMM, bytes at that of a copy."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.latency.clocks import seconds_of, warm_up
+from bayesprune.latency.measuring import conditions
 
 FLOAT: Final = 4  # bytes of a float32
 ROUNDS: Final = 15
@@ -56,9 +56,12 @@ class Machine:
         return (arithmetic, "arithmetic") if arithmetic >= memory else (memory, "memory")
 
 
-def measure_machine(device: torch.device, threads: int | None = None) -> Machine:
-    """The peak and the bandwidth of a device; threads: on the CPU, None keeps those of PyTorch."""
-    with _threads(threads):
+def measure_machine(device: torch.device, threads: int | None = None, *, tf32: bool = False) -> Machine:
+    """The peak and the bandwidth of a device.
+
+    threads: on the CPU, None keeps those of PyTorch.  tf32: whether the GEMM may use it, on CUDA.
+    """
+    with conditions(threads, device, tf32):
         return Machine(peak_flops(device), bandwidth(device))
 
 
@@ -105,14 +108,3 @@ def _seconds(run: Callable[[], object], device: torch.device) -> float:
     """Of a call, the shortest of some: other programs must not lower what the machine reaches."""
     warm_up(run, device, WARM)
     return min(seconds_of(run, 1, device) for _ in range(ROUNDS))
-
-
-@contextlib.contextmanager
-def _threads(threads: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    try:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        yield
-    finally:
-        torch.set_num_threads(before)
