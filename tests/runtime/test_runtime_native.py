@@ -16,7 +16,7 @@ from bayesprune import models
 from bayesprune.runtime import UnsupportedError, native
 from bayesprune.runtime.lowering import lower
 from bayesprune.runtime.native import SETS, Program
-from bayesprune.runtime.panels import even_panels, panels
+from bayesprune.runtime.panels import even_panels, panels, parts
 
 SOURCE = Path(native.__file__).with_name("engine.c")
 needs_engine = pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
@@ -107,14 +107,17 @@ def test_any_linear_layer(seed, inputs, outputs, density, batch, clusters, lanes
     stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     dilation=st.integers(1, 2),
-    size=st.tuples(st.integers(8, 13), st.integers(8, 13)),
+    size=st.tuples(st.integers(8, 17), st.integers(8, 17)),
     after=st.sampled_from(["nothing", "relu", "norm relu", "pool", "relu pool", "norm relu pool", "pool relu"]),
     grouped=st.booleans(),
     batch=st.sampled_from([1, 3, 16, 21]),
     density=st.sampled_from([0.0, 0.1, 1.0]),
+    near=st.sampled_from([native.NEAR, 6000, 1]),  # all channels together, some, one at a time
     kind=st.sampled_from(instruction_sets() or ["best"]),
 )
-def test_any_convolution(seed, channels, kernel, stride, padding, dilation, size, after, grouped, batch, density, kind):
+def test_any_convolution(
+    seed, channels, kernel, stride, padding, dilation, size, after, grouped, batch, density, near, kind
+):
     generator = torch.Generator().manual_seed(seed)
     groups = channels[0] if grouped else 1
     inputs, outputs = channels[0], channels[1] * groups
@@ -129,7 +132,10 @@ def test_any_convolution(seed, channels, kernel, stride, padding, dilation, size
             network(x)
     except RuntimeError:  # a kernel or a pool that is larger than the image
         return
-    check(network, x, instruction_set=kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "NEAR", near)
+        patch.setattr(native, "FEW_PRODUCTS", 9.0)
+        check(network, x, instruction_set=kind)
 
 
 class Branches(nn.Module):
@@ -213,6 +219,26 @@ def test_panels_hold_every_row_once_and_all_it_reads():
             assert panel.columns.tolist() == live[panel.rows].any(0).nonzero().flatten().tolist()
 
 
+def test_parts_of_panels_have_all_columns_once():
+    live = torch.rand(9, 40, generator=torch.Generator().manual_seed(0)) < 0.2
+    live[3] = False
+    live[4, 10:] = False
+    number = torch.arange(40) // 10
+    whole = panels(live)
+    found = parts(whole, number)
+    of_part = [sorted(set(number[part.columns].tolist())) for part in found]
+    assert all(len(numbers) <= 1 for numbers in of_part)
+    for panel in whole:
+        mine = [part for part in found if part.rows == panel.rows]
+        assert torch.equal(torch.cat([part.columns for part in mine]), panel.columns)
+        assert [part.begins for part in mine] == [True] + [False] * (len(mine) - 1)
+        assert [part.ends for part in mine] == [False] * (len(mine) - 1) + [True]
+        assert all(len(part.columns) for part in mine[1:-1])
+    ends = [part.ends for part in found]
+    assert ends == sorted(ends)  # part after part, not panel after panel
+    assert parts(whole, torch.zeros(40, dtype=torch.int64)) == [(*panel, True, True) for panel in whole]
+
+
 def test_rows_that_read_the_same_share_a_panel():
     live = torch.zeros(16, 32, dtype=torch.bool)
     live[::2, :16] = True  # interleaved, so order does not help
@@ -232,15 +258,19 @@ native.LIBRARY = Path(sys.argv[1])
 from bayesprune import models
 from bayesprune.runtime.lowering import lower
 g = torch.Generator().manual_seed(0)
-for name, shape in (("lenet5", (1, 28, 28)), ("resnet20", (3, 32, 32))):
+for name, shape, density in (("lenet5", (1, 28, 28), 1), ("lenet5", (1, 28, 28), 0.2), ("resnet20", (3, 32, 32), 0.2)):
     network = models.create(name, shape, 10, generator=g).eval()
+    for parameter in network.parameters():
+        if parameter.ndim > 1:
+            parameter.data.mul_(torch.rand(parameter.shape, generator=g) < density)
     x = torch.randn(17, *shape, generator=g)
     with torch.no_grad():
         y = network(x)
     for kind in ("best", "avx2", "portable"):
         if native.library().instruction_set(native.SETS[kind]) >= 0:
-            z = native.Program(lower(network, shape), 16, kind)(x.flatten(1).contiguous(), 2)
-            assert torch.allclose(y, z, atol=1e-4), kind
+            for native.NEAR in (28000, 4000):
+                z = native.Program(lower(network, shape), 16, kind)(x.flatten(1).contiguous(), 2)
+                assert torch.allclose(y, z, atol=1e-4), kind
 print("clean")
 """
 

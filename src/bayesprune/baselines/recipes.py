@@ -12,7 +12,13 @@ NETWORKS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {
         "lenet5": {"batch_size": 64, "finetune_epochs": 15},
         "alexnet-small": {"batch_size": 128, "finetune_epochs": 30},
-        "vgg11": {"batch_size": 128, "finetune_epochs": 30, "augment": True},
+        "vgg11": {
+            "batch_size": 128,
+            "finetune_epochs": 30,
+            "augment": True,
+            "label_smoothing": 0.1,
+            "bfloat16": True,
+        },
     },
     "best": {
         "lenet5": {},

@@ -115,7 +115,7 @@ def shared(total: int, parts: Sequence[int]) -> list[int]:
 def _paper_prior(ours: Settings) -> Settings:
     """Algorithm 1 to the letter (preset `paper`); the network, its data and the epochs are those of `ours`."""
     preset = Settings.from_dict(PRESETS["paper"])
-    kept = ("batch_size", "finetune_epochs", "augment", "validation")
+    kept = ("batch_size", "finetune_epochs", "augment", "label_smoothing", "bfloat16", "validation")
     return dataclasses.replace(
         preset,
         prune_epochs=total_epochs(ours) - ours.finetune_epochs - preset.warmup_epochs,

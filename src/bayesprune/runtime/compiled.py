@@ -172,7 +172,7 @@ class Compiled(nn.Module):
         if name != "triton, graph":
             return self._way(name.removesuffix(", graph"))
         assert self._lowered is not None
-        program = gpu.GpuProgram(self._lowered, len(x), x.device, tf32=_tf32_is_allowed())
+        program = gpu.GpuProgram(self._lowered, len(x), x.device)
         return lambda x: self._shaped(program(x))
 
     def _shaped(self, result: Tensor) -> Tensor:
@@ -270,12 +270,6 @@ def _seconds(ways: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor) -> dict[
             if len(running) == 1:
                 break
     return shortest
-
-
-def _tf32_is_allowed() -> bool:
-    """Whether torch's convolutions may use TF32, which is its default."""
-    cudnn: Any = torch.backends.cudnn  # its `conv` carries no annotation
-    return bool(cudnn.conv.fp32_precision == "tf32")
 
 
 def _wait(x: Tensor) -> None:

@@ -54,7 +54,6 @@ class GpuProgram:
 
     examples: of a batch.  dtype: in which values are kept between layers; sums are float32.
     tiles: one for every layer; by default the fastest of `tiles_for`, each of which is tried.
-    tf32: let matrix products round their factors to 10 bits, as torch's convolutions may.
     """
 
     def __init__(
@@ -64,13 +63,11 @@ class GpuProgram:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
         tiles: Sequence[Tile] | None = None,
-        tf32: bool = False,
     ) -> None:
         unknown = [step.kind for step in lowered.steps if step.kind not in ("panels", "sum", "copy")]
         if unknown:
             raise UnsupportedError(f"the GPU runtime has no {unknown[0]} of its own")
         self.lowered, self.examples, self.device = lowered, examples, device
-        self.precision = "tf32" if tf32 else "tf32x3"
         self.stride = -(-examples // FILL) * FILL
         self.shapes = borders(lowered)
         self.buffers = [torch.zeros(_values(b), self.stride, dtype=dtype, device=device) for b in self.shapes]
@@ -209,7 +206,7 @@ class GpuProgram:
             POOL=pool,
             RELU=step.relu,
             EXAMPLES=block,
-            **({"DEPTH": DEPTH, "PRECISION": self.precision} if layer.tile.products else {"SITES": sites}),
+            **({"DEPTH": DEPTH} if layer.tile.products else {"SITES": sites}),
         )
 
 

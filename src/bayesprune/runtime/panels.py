@@ -35,6 +35,30 @@ def panels(live: Tensor) -> list[Panel]:
     return [Panel(group, live[group].any(0).nonzero().flatten()) for group in done + groups]
 
 
+class Part(NamedTuple):
+    """Some columns of a panel.  begins, ends: whether none of its columns comes before, after."""
+
+    rows: list[int]
+    columns: Tensor
+    begins: bool
+    ends: bool
+
+
+def parts(whole: list[Panel], number: Tensor) -> list[Part]:
+    """The panels in parts, those of the first columns first; number: (columns,) of the part of each, growing."""
+    count = int(number.max()) + 1 if len(number) else 1
+    if count == 1:
+        return [Part(*panel, begins=True, ends=True) for panel in whole]
+    found = []
+    for one in range(count):
+        for panel in whole:
+            columns = panel.columns[number[panel.columns] == one]
+            begins, ends = one == 0, one == count - 1
+            if begins or ends or len(columns):  # the first adds the bias, the last the ReLU
+                found.append(Part(panel.rows, columns, begins, ends))
+    return found
+
+
 def even_panels(live: Tensor, height: int) -> list[Panel]:
     """All rows of a matrix (rows, columns) bool in panels of `height` rows, a power of two; the last may have fewer.
 

@@ -7,13 +7,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bayesprune.runtime.lowering import Buffer, Lowered, borders, view_size
-from bayesprune.runtime.panels import MOST_ROWS, panels
+from bayesprune.runtime.lowering import Buffer, Lowered, Step, borders, view_size
+from bayesprune.runtime.panels import MOST_ROWS, Panel, panels, parts
 
 LIBRARY = Path(__file__).with_name("engine.so")
 KINDS = {"panels": 0, "maximum": 1, "mean": 2, "sum": 3, "copy": 4}
 ALIGNMENT = 64
+FLOAT = 4  # bytes
 SETS = {"best": 0, "avx512": 1, "avx2": 2, "portable": 3}
+WIDTHS = {1: 16, 2: 8, 3: 4}  # floats of a vector, by instruction set
+ENOUGH_VECTORS = 16  # as in engine.c
+# Where a load is for few products, panels come in parts: input that all of them read, and that stays in the nearest
+# cache meanwhile.
+NEAR = 28 * 1024  # bytes of input
+FEW_PRODUCTS = 2.0  # for a load
+FEWEST_SITES = 8  # below that sums would be stored and loaded for few products
 
 
 @functools.cache
@@ -60,20 +68,27 @@ class Program:
         self.products = 0  # per example, zeros of panels counted
         for step in lowered.steps:
             source, first = buffers[step.source], len(rows)
+            in_parts = False
             if step.kind == "panels":
-                for panel in panels(step.matrix != 0):
-                    height, count = len(panel.rows), len(panel.columns)
-                    rows.append([height, tap_count, count, weight_count, *panel.rows, *[0] * (MOST_ROWS - height)])
-                    taps.append(step.reads[panel.columns] @ _strides(source, lanes))
-                    weights.append(step.matrix[panel.rows][:, panel.columns].T.reshape(-1))
-                    biases.append(torch.cat([step.bias[panel.rows], torch.zeros(MOST_ROWS - height).double()]))
+                whole = panels(step.matrix != 0)
+                together = _channels_together(step, whole, source, lanes, WIDTHS[self._set])
+                in_parts = together < source.channels
+                for part in parts(whole, step.reads[:, 0] // together):
+                    height, count = len(part.rows), len(part.columns)
+                    ends = (int(part.begins), int(part.ends))
+                    rows.append(
+                        [height, tap_count, count, weight_count, *ends, *part.rows, *[0] * (MOST_ROWS - height)]
+                    )
+                    taps.append(step.reads[part.columns] @ _strides(source, lanes))
+                    weights.append(step.matrix[part.rows][:, part.columns].T.reshape(-1))
+                    biases.append(torch.cat([step.bias[part.rows], torch.zeros(MOST_ROWS - height).double()]))
                     tap_count, weight_count = tap_count + count, weight_count + height * count
                     self.products += height * count * step.rows * step.columns
             operations.append(
                 [
                     *(KINDS[step.kind], step.source, step.source2, step.target, step.rows, step.columns),
                     *(*step.stride, source.top + step.first[0], source.left + step.first[1], *step.window),
-                    *(int(step.relu), step.pool, first, len(rows) - first),
+                    *(int(step.relu), step.pool, int(in_parts), first, len(rows) - first),
                 ]
             )
         shapes = [[b.channels, b.rows, b.columns, b.top, b.left, b.bottom, b.right] for b in buffers]
@@ -111,6 +126,21 @@ class Program:
         )
         self._spaces.append((room, space))
         return result
+
+
+def _channels_together(step: Step, whole: list[Panel], source: Buffer, lanes: int, width: int) -> int:
+    """Input channels that all panels read before they go on to the next: all, or what the nearest cache holds."""
+    loads = sum(len(panel.columns) for panel in whole)
+    if sum(len(panel.rows) * len(panel.columns) for panel in whole) > FEW_PRODUCTS * loads:
+        return source.channels
+    rows = step.pool
+    while rows < step.rows and rows * step.columns * (lanes // width) < ENOUGH_VECTORS:
+        rows += step.pool
+    if rows * step.columns < FEWEST_SITES:
+        return source.channels
+    read = (rows - 1) * step.stride[0] + int(step.reads[:, 1].max()) + 1
+    wide = source.left + source.columns + source.right
+    return min(max(1, NEAR // (read * wide * lanes * FLOAT)), source.channels)
 
 
 def _pointer(tensor: Tensor) -> ctypes.c_void_p:

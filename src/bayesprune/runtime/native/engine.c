@@ -7,6 +7,8 @@
 #include <omp.h>
 #endif
 
+enum { EVEN = 8 }; /* vectors that follow each other */
+
 #define JOIN2(a, b) a##b
 #define JOIN(a, b) JOIN2(a, b)
 
@@ -44,7 +46,7 @@
 typedef struct {
     int width;
     void (*panel)(int64_t, int64_t, const float *const *, const int64_t *, const int64_t *, int64_t, const float *,
-                  const float *, float *const *, int);
+                  const float *, float *const *, int, int, int);
     void (*pool)(const Operation *, const float *, int64_t, float *, int64_t, int64_t, int);
     void (*sum)(const float *, const float *, float *, int64_t, int);
     void (*to_lanes)(const float *, int64_t, int64_t, float *, const int64_t *);
@@ -79,7 +81,7 @@ static Kernels kernels(int set) {
 static int64_t wide(const Buffer *b) { return b->left + b->columns + b->right; }
 static int64_t plane(const Buffer *b) { return (b->top + b->rows + b->bottom) * wide(b); }
 
-/* What a thread needs: the buffers, some rows of a channel before their pooling, and the addresses of a panel. */
+/* What a thread needs: the buffers, some rows of channels before their pooling, and the addresses of a panel. */
 typedef struct {
     float **buffer, *channel;
     const float **from;
@@ -104,9 +106,10 @@ static int64_t largest_channel(const Program *p, int64_t *vectors, int width) {
         if (o->kind != PANELS) continue;
         const int64_t sites = rows_together(o, p->lanes / width) * o->columns;
         if (sites * p->lanes / width > *vectors) *vectors = sites * p->lanes / width;
-        if (o->pool > 1 && sites > most) most = sites;
+        const int64_t rows = o->parts ? p->buffer[o->to].channels : MOST_ROWS;
+        if (o->pool > 1 && sites * rows > most) most = sites * rows;
     }
-    return most * p->lanes * MOST_ROWS;
+    return most * p->lanes;
 }
 
 static int64_t buffer_floats(const Program *p) {
@@ -145,6 +148,7 @@ static void run_panels(const Program *p, const Operation *o, Space *s, const Ker
     const int64_t lanes = p->lanes, per_site = lanes / k->width, pooled = o->pool > 1;
     const int64_t columns = pooled ? o->columns : wide(out), together = rows_together(o, per_site);
     const int64_t whole = o->rows / o->pool * o->pool; /* rows that no pool takes are not needed */
+    const int even = o->step_right == 1 && o->columns * per_site % EVEN == 0;
     Operation pooling = *o;
     pooling.first_row = pooling.first_column = 0;
     pooling.columns = o->columns / o->pool;
@@ -167,12 +171,13 @@ static void run_panels(const Program *p, const Operation *o, Space *s, const Ker
             float *channel[MOST_ROWS], *home[MOST_ROWS];
             for (int64_t r = 0; r < panel->height; r++) {
                 home[r] = s->buffer[o->to] + (panel->rows[r] * plane(out) + corner) * lanes;
-                channel[r] = pooled ? s->channel + r * count * k->width : home[r];
+                channel[r] = pooled ? s->channel + (o->parts ? panel->rows[r] : r) * count * k->width : home[r];
             }
             /* A maximum and a ReLU may change places; the smaller one goes last. */
             k->panel(panel->height, count, s->from, s->to, offsets + panel->tap, panel->taps,
-                     p->weights + panel->weight, p->biases + MOST_ROWS * i, channel, o->relu && !pooled);
-            for (int64_t r = 0; pooled && r < panel->height; r++)
+                     p->weights + panel->weight, p->biases + MOST_ROWS * i, channel, (int)panel->begins,
+                     o->relu && !pooled && panel->ends, even);
+            for (int64_t r = 0; pooled && panel->ends && r < panel->height; r++)
                 k->pool(&pooling, channel[r], o->columns, home[r], wide(out), lanes, 0);
         }
     }

@@ -24,6 +24,7 @@ typedef struct {
     int64_t window_down, window_right;
     int64_t relu;                    /* 1: max(0, result) */
     int64_t pool;                    /* PANELS only: then a maximum over pool x pool */
+    int64_t parts;                   /* PANELS only: 1: panels come in parts, one part of all after the other */
     int64_t panel, panels;           /* the first and how many */
 } Operation;
 
@@ -31,6 +32,7 @@ typedef struct {
     int64_t height;           /* rows of this panel: 1, 2, 4 or 8 */
     int64_t tap, taps;        /* the first and how many: taps[tap ...] */
     int64_t weight;           /* weights[weight + t * height + r] of tap t and row r */
+    int64_t begins, ends;     /* 1: no part of it comes before, after */
     int64_t rows[MOST_ROWS];  /* output channels; a row twice is written twice with the same value */
 } Panel;
 

@@ -18,10 +18,11 @@ static inline V NAME(positive)(V a) { return NAME(chosen)(a < (V){0}, (V){0}, a)
 #define TILE(H, T)                                                                                                     \
     static inline __attribute__((always_inline)) void NAME(tile_##H##_##T)(                                            \
         const float *const *from, const int64_t *to, const int64_t *offsets, int64_t taps, const float *weights,       \
-        const float *bias, float *const *channel, int relu) {                                                          \
+        const float *bias, float *const *channel, int begins, int relu) {                                              \
         V sum[H][T];                                                                                                   \
         for (int r = 0; r < H; r++)                                                                                    \
-            for (int t = 0; t < T; t++) sum[r][t] = bias[r] - (V){0};                                                  \
+            for (int t = 0; t < T; t++)                                                                                \
+                sum[r][t] = begins ? bias[r] - (V){0} : *(const V *)(channel[r] + to[t]);                              \
         for (int64_t k = 0; k < taps; k++) {                                                                           \
             const int64_t offset = offsets[k];                                                                         \
             const float *w = weights + k * H;                                                                          \
@@ -45,15 +46,46 @@ TILE(8, 1)
 TILE(2, 8) TILE(4, 4) TILE(8, 2)
 #endif
 
-/* All tiles of a panel; `from` and `to` list every vector of a channel's results. */
+#if VECTORS >= 32
+/* One row at two times EVEN vectors of results that follow each other, in the input as well: so few loads of addresses
+   and weights go with the products that these can follow each other without a pause.                                 */
+static void NAME(even)(const float *const *from, const int64_t *to, const int64_t *offsets, int64_t taps,
+                       const float *weights, float bias, float *channel, int begins, int relu) {
+    const float *const one = from[0], *const other = from[EVEN];
+    float *const first = channel + to[0], *const second = channel + to[EVEN];
+    V a[EVEN], b[EVEN];
+    for (int t = 0; t < EVEN; t++) {
+        a[t] = begins ? bias - (V){0} : *(const V *)(first + t * WIDTH);
+        b[t] = begins ? bias - (V){0} : *(const V *)(second + t * WIDTH);
+    }
+    for (int64_t k = 0; k < taps; k++) {
+        const float *x = one + offsets[k], *y = other + offsets[k];
+        const V w = weights[k] - (V){0};
+        for (int t = 0; t < EVEN; t++) a[t] += w * *(const V *)(x + t * WIDTH);
+        for (int t = 0; t < EVEN; t++) b[t] += w * *(const V *)(y + t * WIDTH);
+    }
+    for (int t = 0; t < EVEN; t++) {
+        *(V *)(first + t * WIDTH) = relu ? NAME(positive)(a[t]) : a[t];
+        *(V *)(second + t * WIDTH) = relu ? NAME(positive)(b[t]) : b[t];
+    }
+}
+#endif
+
+/* All tiles of a panel; `from` and `to` list every vector of a channel's results.  even: whether from each EVENth on
+   EVEN of them follow each other.                                                                                    */
 #define ALL(H, T)                                                                                                      \
     for (; v + T <= count; v += T)                                                                                     \
-        NAME(tile_##H##_##T)(from + v, to + v, offsets, taps, weights, bias, channel, relu);
+        NAME(tile_##H##_##T)(from + v, to + v, offsets, taps, weights, bias, channel, begins, relu);
 
 static void NAME(panel)(int64_t height, int64_t count, const float *const *from, const int64_t *to,
                         const int64_t *offsets, int64_t taps, const float *weights, const float *bias,
-                        float *const *channel, int relu) {
+                        float *const *channel, int begins, int relu, int even) {
     int64_t v = 0;
+    (void)even;
+#if VECTORS >= 32
+    for (; even && height == 1 && v + 2 * EVEN <= count; v += 2 * EVEN)
+        NAME(even)(from + v, to + v, offsets, taps, weights, bias[0], channel[0], begins, relu);
+#endif
     switch (height) {
     case 1: ALL(1, 8) ALL(1, 4) ALL(1, 2) ALL(1, 1) break;
 #if VECTORS >= 32
