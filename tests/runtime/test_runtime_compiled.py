@@ -10,6 +10,7 @@ from torch import nn
 
 from bayesprune import models
 from bayesprune.runtime import Compiled, compile, compiled, native
+from bayesprune.runtime.fused import fused
 
 needs_engine = pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
 
@@ -92,6 +93,19 @@ def test_every_way_gives_the_same():
     assert len(answers) == 5
     for answer in answers[1:]:
         torch.testing.assert_close(answer, answers[0], rtol=1e-5, atol=1e-5)
+
+
+def test_joined_operations_are_a_way():
+    """On a GPU; here it is only seen that they give the same."""
+    network, x = small_network(), images(6)
+    fast = compile(network, x)
+    assert fast._fused_ways() == []
+    fast._fused = {multiple: fused(network, (1, 28, 28), multiple) for multiple in (1, 8)}
+    assert fast._fused_ways() == ["fused, widths of 1, graph", "fused, widths of 8, graph"]
+    with torch.inference_mode():
+        for name in fast._fused_ways():
+            torch.testing.assert_close(fast._to_capture(name, x)(x), network(x), rtol=1e-5, atol=1e-5)
+    assert not any("fused" in name for name, _ in fast.named_modules())
 
 
 def test_what_the_engine_has_not_runs_in_torch():

@@ -3,6 +3,8 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 
 from bayesprune import models
 from bayesprune.runtime import UnsupportedError
@@ -134,14 +136,114 @@ def test_channels_that_are_compared_with_each_other_are_refused():
         fused(network, (2, 4, 4), 8)
 
 
-def test_code_that_cannot_be_traced_is_refused():
-    class Choosy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(2, 4, 3)
+def test_a_single_channel_stays_single():
+    """Flattened or squeezed, it is read as if it were none."""
+    network = nn.Sequential(nn.Conv2d(2, 1, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3), nn.Linear(3, 2)).eval()
+    twin = filled_up(network, (2, 6, 6), 8)
+    assert twin[0].weight.shape[0] == 1
+    assert twin[3].weight.shape == (8, 16)
+    torch.testing.assert_close(outputs(twin, (2, 6, 6)), outputs(network, (2, 6, 6)))
 
-        def forward(self, x):
-            return self.conv(x) if x.sum() > 0 else -self.conv(x)
 
-    with pytest.raises(UnsupportedError, match=r"torch\.fx"):
-        fused(Choosy().eval(), (2, 4, 4))
+class Odd(nn.Module):
+    """A conv, and whatever is done with it."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.conv, self.norm, self.does = nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), forward
+
+    def forward(self, x):
+        return self.does(self, x)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda self, x: functional.conv_transpose2d(functional.relu(self.conv(x)), self.conv.weight),
+        lambda self, x: functional.relu(self.conv(input=x)),
+        lambda self, x: functional.relu(self.norm(self.conv(x)), inplace=True),
+    ],
+    ids=["the weight is read elsewhere", "named arguments", "a relu in place"],
+)
+def test_unusual_calls_are_left_alone(forward):
+    torch.manual_seed(0)
+    network = Odd(forward).eval()
+    torch.testing.assert_close(outputs(fused(network, (4, 6, 6)), (4, 6, 6)), outputs(network, (4, 6, 6)))
+
+
+def with_hook():
+    network = nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU())
+    network[0].register_forward_hook(lambda module, inputs, output: output * 0.5)
+    return network
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        with_hook,
+        lambda: nn.Sequential(weight_norm(nn.Conv2d(4, 4, 3)), nn.BatchNorm2d(4), nn.ReLU()),
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, padding="same"), nn.ReLU()),
+    ],
+    ids=["hook", "computed weight", "padding by name"],
+)
+def test_a_conv_that_does_more_than_its_class_says_is_not_joined(make):
+    torch.manual_seed(0)
+    network = make().eval()
+    twin = fused(network, (4, 6, 6))
+    assert not any(isinstance(module, ConvReLU) for module in twin.modules())
+    torch.testing.assert_close(outputs(twin, (4, 6, 6)), outputs(network, (4, 6, 6)))
+
+
+def test_a_norm_over_another_axis_is_not_folded():
+    """BatchNorm1d of (n, length, values) normalises the length; where both are equal only large inputs show it."""
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(4, 6, 3), nn.Flatten(2), nn.Linear(16, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)
+    ).eval()
+    network[3].bias.data.fill_(-20.0)
+    network[3].running_mean.copy_(torch.randn(6))
+    twin = fused(network, (4, 6, 6))
+    x = 200 * torch.randn(3, 4, 6, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(twin(x), network(x), rtol=1e-4, atol=1e-4)
+
+
+class Choosy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x) if x.sum() > 0 else -self.conv(x)
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x), x
+
+
+@pytest.mark.parametrize(
+    ("network", "why"),
+    [
+        (Choosy(), "cannot be rewritten"),
+        (Pair(), "cannot be rewritten"),
+        (nn.Sequential(nn.ReLU(), nn.Flatten()), "cannot be rewritten"),
+        (nn.Conv2d(2, 3, 3).bfloat16(), "not float32"),
+    ],
+    ids=["branches", "two results", "no parameters", "half precision"],
+)
+def test_what_cannot_be_rewritten_is_refused(network, why):
+    with pytest.raises(UnsupportedError, match=why):
+        fused(network, (2, 4, 4))
+
+
+def test_a_network_in_training_mode_is_rewritten_as_it_is_in_eval_mode():
+    network, shape = network_like("vgg11")
+    expected = outputs(network, shape)
+    twin = fused(network.train(), shape)
+    assert network.training
+    torch.testing.assert_close(outputs(twin, shape), expected, rtol=1e-4, atol=1e-4)

@@ -113,10 +113,11 @@ def test_any_linear_layer(seed, inputs, outputs, density, batch, clusters, lanes
     batch=st.sampled_from([1, 3, 16, 21]),
     density=st.sampled_from([0.0, 0.1, 1.0]),
     near=st.sampled_from([native.NEAR, 6000, 1]),  # all channels together, some, one at a time
+    lanes=st.sampled_from([16, 32, 64]),
     kind=st.sampled_from(instruction_sets() or ["best"]),
 )
 def test_any_convolution(
-    seed, channels, kernel, stride, padding, dilation, size, after, grouped, batch, density, near, kind
+    seed, channels, kernel, stride, padding, dilation, size, after, grouped, batch, density, near, lanes, kind
 ):
     generator = torch.Generator().manual_seed(seed)
     groups = channels[0] if grouped else 1
@@ -135,7 +136,7 @@ def test_any_convolution(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "NEAR", near)
         patch.setattr(native, "FEW_PRODUCTS", 9.0)
-        check(network, x, instruction_set=kind)
+        check(network, x, instruction_set=kind, lanes=lanes)
 
 
 class Branches(nn.Module):
@@ -217,6 +218,12 @@ def test_panels_hold_every_row_once_and_all_it_reads():
         for panel in found:
             assert len(panel.rows) in (1, 2, 4, 8)
             assert panel.columns.tolist() == live[panel.rows].any(0).nonzero().flatten().tolist()
+
+
+@needs_engine
+def test_an_engine_of_another_version_is_not_used(monkeypatch):
+    monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
+    assert native.library.__wrapped__() is None
 
 
 def test_parts_of_panels_have_all_columns_once():

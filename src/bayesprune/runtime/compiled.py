@@ -4,6 +4,7 @@ On the CPU a way is torch or the native engine; on a GPU it is torch, or as a CU
 operations and widths filled up, or the Triton kernels.
 """
 
+import contextlib
 import copy
 import time
 import warnings
@@ -51,9 +52,12 @@ def compile(network: nn.Module, example: Tensor) -> "Compiled":
 
 
 class Compiled(nn.Module):
-    """See `compile`.  Threads may share it; gradients do not flow through it."""
+    """See `compile`.  Threads may share it; gradients do not flow through it.
 
-    def __init__(self, network: nn.Module, example_shape: tuple[int, ...]) -> None:
+    fuse: whether torch with joined operations is among the ways on a GPU.
+    """
+
+    def __init__(self, network: nn.Module, example_shape: tuple[int, ...], *, fuse: bool = True) -> None:
         super().__init__()
         self.network = network
         self.example_shape = example_shape
@@ -62,9 +66,11 @@ class Compiled(nn.Module):
         self._programs: dict[int, native.Program] = {}
         self._choices: dict[tuple[int, int], Choice] = {}
         self._channels_last: nn.Module | None = None
-        self._fused: dict[int, nn.Module] = {}
+        self._fused: dict[int, nn.Module] = {}  # by the multiple of its widths; no parts of this module
         self._captured: dict[tuple[str, int], Captured] = {}
         self._lower()
+        if fuse:
+            self._fuse()
 
     def _lower(self) -> None:
         try:
@@ -75,6 +81,13 @@ class Compiled(nn.Module):
         if native.library() is None and next(self.network.parameters(), torch.empty(0)).device.type == "cpu":
             self.reason = "the native engine is not built; install a C compiler and reinstall bayesprune"
             warnings.warn(f"{self.reason}; running in torch", stacklevel=4)
+
+    def _fuse(self) -> None:
+        """Here and not when it is first needed: while a network is traced no other thread may run one."""
+        if next(self.network.parameters(), torch.empty(0)).is_cuda and len(self.example_shape) == 3:
+            for multiple in MULTIPLES:
+                with contextlib.suppress(UnsupportedError):
+                    self._fused[multiple] = fused(self.network, self.example_shape, multiple)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Compiled":
         twin = Compiled(copy.deepcopy(self.network, memo), self.example_shape)
@@ -111,11 +124,11 @@ class Compiled(nn.Module):
         if not x.is_cuda:
             return [*torch_ways, *(f"native, {lanes} lanes" for lanes in LANES)]
         graphs = [f"{way}, graph" for way in torch_ways]
-        graphs += self._fused_ways() if x.ndim == 4 else []
+        graphs += self._fused_ways()
         return ["torch", *graphs, *(["triton, graph"] if self._lowered is not None and gpu.is_available() else [])]
 
     def _fused_ways(self) -> list[str]:
-        return [f"fused, widths of {multiple}, graph" for multiple in MULTIPLES]
+        return [f"fused, widths of {multiple}, graph" for multiple in self._fused]
 
     def _measure(self, x: Tensor) -> Choice:
         possible: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -148,11 +161,8 @@ class Compiled(nn.Module):
         return lambda x: self._native(x, lanes)
 
     def _fused_network(self, multiple: int) -> Callable[[Tensor], Tensor]:
-        network = self._fused.get(multiple)
-        if network is None:
-            network = self._fused[multiple] = fused(self.network, self.example_shape, multiple)
-        found = network
-        return lambda x: found(x.contiguous(memory_format=torch.channels_last))
+        network = self._fused[multiple]
+        return lambda x: network(x.contiguous(memory_format=torch.channels_last))
 
     def _run_channels_last(self, x: Tensor) -> Tensor:
         if self._channels_last is None:
@@ -221,15 +231,13 @@ def fastest_fused(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     """
     if not x.is_cuda or x.ndim != 4:
         raise UnsupportedError(f"joined operations are for images on a GPU, got {tuple(x.shape)} on {x.device}")
-    compiled, errors = Compiled(network, tuple(x.shape[1:])), []
-    ways: dict[str, Captured] = {}
+    x = x.contiguous(memory_format=torch.channels_last)
+    compiled, ways = Compiled(network, tuple(x.shape[1:])), {}
     for name in compiled._fused_ways():
-        try:
+        with contextlib.suppress(RuntimeError):  # what cannot be captured
             ways[name] = Captured(compiled._to_capture(name, x), x)
-        except UnsupportedError as error:
-            errors.append(str(error))
     if not ways:
-        raise UnsupportedError("; ".join(errors))
+        raise UnsupportedError("the operations of this network cannot be joined")
     with torch.inference_mode():
         seconds = _seconds(ways, x)
     return ways[min(seconds, key=seconds.__getitem__)].again
@@ -240,7 +248,7 @@ def fastest_triton(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
 
     Raises UnsupportedError where Triton is missing or the kernels have not all operations of the network.
     """
-    compiled = Compiled(network, tuple(x.shape[1:]))
+    compiled = Compiled(network, tuple(x.shape[1:]), fuse=False)
     if compiled._lowered is None or not x.is_cuda or not gpu.is_available():
         raise UnsupportedError(compiled.reason or f"the kernels need Triton and a GPU, got {x.device}")
     captured = Captured(compiled._to_capture("triton, graph", x), x)

@@ -1,4 +1,4 @@
-"""Networks with fewer passes over their activations: BatchNorm folded into Conv and Linear, ReLU a part of the Conv."""
+"""Networks with fewer passes over their activations: BatchNorm folded into the Conv before it, ReLU a part of it."""
 
 import copy
 from collections import Counter
@@ -7,31 +7,41 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
-from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from bayesprune.runtime.lowering import UnsupportedError
 from bayesprune.runtime.widths import filled_up
 
-ALLOWED = 1e-9  # of the largest output, in float64
+ALLOWED = 1e-9  # of the largest output for an input, in float64
+SCALES = (0.01, 1.0, 10.0, 1000.0)  # of the inputs of the proof: what is behind a ReLU must have its say
 ALIGNED = 4  # channels of 16 bytes: for others cuDNN's Conv with ReLU can be far slower than one after the other
 
 
 def fused(network: nn.Module, example_shape: tuple[int, ...], multiple: int = 1) -> nn.Module:
     """A copy that computes the same with fewer kernels and, where `multiple` is above 1, with widths filled up to it.
 
-    network: in eval mode; images go in and through it channels last.  example_shape: of one input, without the batch.
-    Raises UnsupportedError where the network cannot be traced, or does not say the same afterwards.
+    network: float32; its eval mode counts.  Images go in and through the copy channels last.
+    example_shape: of one input, without the batch.
+    Raises UnsupportedError where the network cannot be rewritten, or does not say the same afterwards.
     """
-    exact = copy.deepcopy(network).double()  # so that folding does not round, and both can be compared
-    twin = filled_up(exact, example_shape, multiple) if multiple > 1 else exact
+    if any(one.dtype != torch.float32 for one in network.parameters()):
+        raise UnsupportedError("the network is not float32")
     try:
-        joined = fx.symbolic_trace(twin)
-    except Exception as error:  # the code of the network is not ours
-        raise UnsupportedError(f"torch.fx cannot trace the network ({error})") from error
+        return _fused(network, example_shape, multiple)
+    except UnsupportedError:
+        raise
+    except Exception as error:  # the code of the network is not ours: torch.fx and torch may say anything
+        raise UnsupportedError(f"the network cannot be rewritten ({type(error).__name__}: {error})") from error
+
+
+def _fused(network: nn.Module, example_shape: tuple[int, ...], multiple: int) -> nn.Module:
+    exact = copy.deepcopy(network).eval().double()  # so that folding does not round, and both can be compared
+    joined = fx.symbolic_trace(filled_up(exact, example_shape, multiple) if multiple > 1 else exact)
     for join in (_folded, _with_relu):
         _join(joined, join)
-    _prove(exact, joined, example_shape)
-    return joined.float().to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    twin: nn.Module = joined.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    _prove(exact, twin, example_shape)
+    return twin.float()
 
 
 def conv_relu(x: Tensor, conv: nn.Conv2d) -> Tensor:
@@ -62,6 +72,7 @@ def _join(network: fx.GraphModule, join: Callable[[nn.Module, object], nn.Module
     join: gets the module and the operation, a module or a function; nothing else may read what the module gives.
     """
     calls = Counter(node.target for node in network.graph.nodes)
+    read = [str(node.target) for node in network.graph.nodes if node.op == "get_attr"]
     for node in list(network.graph.nodes):
         before = node.args[0] if node.args else None
         if not isinstance(before, fx.Node) or before.op != "call_module":
@@ -69,6 +80,8 @@ def _join(network: fx.GraphModule, join: Callable[[nn.Module, object], nn.Module
         if len(before.users) > 1 or calls[before.target] > 1 or node.op not in ("call_module", "call_function"):
             continue
         name = str(before.target)
+        if before.kwargs or any(one.startswith(f"{name}.") for one in read):
+            continue
         operation = network.get_submodule(str(node.target)) if node.op == "call_module" else node.target
         if (one := join(network.get_submodule(name), operation)) is not None:
             network.set_submodule(name, one)
@@ -78,27 +91,41 @@ def _join(network: fx.GraphModule, join: Callable[[nn.Module, object], nn.Module
 
 
 def _folded(layer: nn.Module, operation: object) -> nn.Module | None:
-    """A Conv2d or Linear with the BatchNorm behind it."""
-    if isinstance(layer, nn.Conv2d) and isinstance(operation, nn.BatchNorm2d) and operation.track_running_stats:
-        return fuse_conv_bn_eval(layer, operation)
-    if isinstance(layer, nn.Linear) and isinstance(operation, nn.BatchNorm1d) and operation.track_running_stats:
-        return fuse_linear_bn_eval(layer, operation)
+    """A Conv2d with the BatchNorm behind it."""
+    if _is_plain(layer, nn.Conv2d) and _is_plain(operation, nn.BatchNorm2d):
+        assert isinstance(layer, nn.Conv2d)
+        assert isinstance(operation, nn.BatchNorm2d)
+        return fuse_conv_bn_eval(layer, operation) if operation.track_running_stats else None
     return None
 
 
 def _with_relu(conv: nn.Module, operation: object) -> nn.Module | None:
-    if not isinstance(conv, nn.Conv2d) or conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+    if not isinstance(conv, nn.Conv2d) or not _is_plain(conv, nn.Conv2d):
         return None
-    is_relu = isinstance(operation, nn.ReLU) or operation in (torch.relu, F.relu)
+    if conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+        return None
+    is_relu = _is_plain(operation, nn.ReLU) or operation in (torch.relu, F.relu)
     return ConvReLU(conv) if is_relu else None
 
 
+def _is_plain(module: object, kind: type[nn.Module]) -> bool:
+    """Whether a module does what its class says and nothing else: no subclass, hook or computed weight."""
+    if type(module) is not kind:
+        return False
+    assert isinstance(module, nn.Module)
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    return not any(hooks) and (not hasattr(module, "weight") or "weight" in module._parameters)
+
+
 def _prove(network: nn.Module, twin: nn.Module, example_shape: tuple[int, ...]) -> None:
-    """Raise UnsupportedError unless both, in float64, say the same of random inputs."""
+    """Raise UnsupportedError unless both, in float64, say the same of random inputs, small and large ones."""
     weight = next(network.parameters())
-    x = torch.randn(2, *example_shape, dtype=weight.dtype, generator=torch.Generator().manual_seed(0)).to(weight.device)
+    x = torch.randn(len(SCALES), *example_shape, dtype=weight.dtype, generator=torch.Generator().manual_seed(0))
+    x = (x * torch.tensor(SCALES, dtype=weight.dtype).reshape(-1, *(1,) * len(example_shape))).to(weight.device)
     with torch.no_grad():
-        one, other = network(x), twin(x)
-    # Not a > b: what is not a number is not the same.
-    if one.shape != other.shape or not float((one - other).abs().max()) <= ALLOWED * float(one.abs().max()):
-        raise UnsupportedError("the network says something else with its operations joined and its widths filled up")
+        one, other = network(x), twin(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
+    if one.shape == other.shape:
+        off, largest = ((value.flatten(1).abs().amax(1)) for value in (one - other, one))
+        if bool((off <= ALLOWED * largest).all()):  # what is not a number is not the same
+            return
+    raise UnsupportedError("the network says something else with its operations joined and its widths filled up")

@@ -19,8 +19,9 @@ NEW_ENTRY = {"running_var": 1.0}  # the others are 0
 def filled_up(network: nn.Module, example_shape: tuple[int, ...], multiple: int) -> nn.Module:
     """A copy that computes the same, the hidden widths of its Convs and Linears rounded up to a multiple.
 
-    network: in eval mode.  Operations that mix channels otherwise, such as a softmax over them, would see the zeros:
-    compare both networks.  example_shape: of one input, without the batch.  Inputs and outputs keep their widths.
+    network: in eval mode, with parameters.  Operations that mix channels otherwise, such as a softmax over them, would
+    see the zeros: compare both networks.  example_shape: of one input, without the batch.  Inputs and outputs keep
+    their widths.
     Raises UnsupportedError where nothing has to be filled up, and where channels are more than made, normalised and
     read by Convs and Linears: grouped, attended to, resized by numbers in the code.
     """
@@ -63,8 +64,8 @@ class _Widths:
     multiple: int
 
     def missing(self, block: list[int]) -> int:
-        """How many channels fill a block up."""
-        return -len(block) % self.multiple if bool(self.removable[block].all()) else 0
+        """How many channels fill a block up; a single one may be read as none at all, by squeeze for instance."""
+        return -len(block) % self.multiple if len(block) > 1 and bool(self.removable[block].all()) else 0
 
     @property
     def changes(self) -> bool:

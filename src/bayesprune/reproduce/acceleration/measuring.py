@@ -65,6 +65,7 @@ def acceleration(
         )
     if passes < 1:
         raise RunError(f"passes must be at least 1, got {passes}; try {FEWEST_PASSES}")
+    tf32 = tf32 and device.type == "cuda"
     example = torch.zeros(1, *(artefact.read(pruned[0].path).example_shape or ()))
     dense = next((one for one in kept.networks if one.method == UNPRUNED), None)
     networks = {UNPRUNED: dense.load() if dense else _drawn(row, pruned[0], example)}

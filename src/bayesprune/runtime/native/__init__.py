@@ -14,6 +14,7 @@ LIBRARY = Path(__file__).with_name("engine.so")
 KINDS = {"panels": 0, "maximum": 1, "mean": 2, "sum": 3, "copy": 4}
 ALIGNMENT = 64
 FLOAT = 4  # bytes
+VERSION = 2  # of engine.h
 SETS = {"best": 0, "avx512": 1, "avx2": 2, "portable": 3}
 WIDTHS = {1: 16, 2: 8, 3: 4}  # floats of a vector, by instruction set
 ENOUGH_VECTORS = 16  # as in engine.c
@@ -26,10 +27,12 @@ FEWEST_SITES = 8  # below that sums would be stored and loaded for few products
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled engine, or None where it was not built or cannot be loaded."""
+    """The compiled engine, or None where it was not built, is that of another version or cannot be loaded."""
     try:
         engine = ctypes.CDLL(str(LIBRARY))
-    except OSError:
+        if engine.engine_version() != VERSION:
+            return None
+    except (OSError, AttributeError):
         return None
     engine.space_bytes.restype = ctypes.c_int64
     return engine

@@ -56,6 +56,8 @@ typedef struct {
 enum { BEST, AVX512, AVX2, PORTABLE };
 enum { ENOUGH_VECTORS = 16 };
 
+int engine_version(void) { return ENGINE_VERSION; }
+
 /* The instruction set that `wanted` asks for, or the best of this processor; -1 where it has not what is wanted. */
 int instruction_set(int wanted) {
 #ifdef HAS_X86
