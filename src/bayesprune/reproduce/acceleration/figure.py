@@ -60,7 +60,7 @@ def _panel(axes: "Axes", entry: Mapping[str, Any]) -> None:
     axes.set_yticks(range(len(shown)), [label for label, *_ in shown], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.12 * max([1.0, entry.get("paper") or 0, *(one["interval"][1] for _, _, one, _ in shown)]))
-    axes.set_xlabel("times as fast as dense in its best way, 95 % interval (more is better: right)")
+    axes.set_xlabel("times as fast as dense in its best way, with 95 % interval: right is better", fontsize=9)
     axes.set_title(textwrap.fill(figure_title(entry_title(entry), entry["epochs_scale"]), TITLE_WIDTH), fontsize=10)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, fontsize=8, frameon=False)
     plain(axes)
