@@ -2,13 +2,14 @@
 
     python -m benchmarks.never_slower [--layers 50] [--threads 1] [--seconds 0.4] [--device cpu] [--output FILE]
 
-For every layer the ways take turns after the choice is made, and the shortest time of each counts: a choice is good
-when its time is at most 5 % above that of the best way.  A figure far above is a wrong choice; dense torch is always
-among the ways.  Everything is kept as JSON in benchmarks/results/.
+For every layer the ways take turns after the choice is made, and the lower quartile of each one's times counts: a
+choice is good when its time is at most 5 % above that of the best way.  A figure far above is a wrong choice; dense
+torch is always among the ways.  Everything is kept as JSON in benchmarks/results/.
 """
 
 import argparse
 import random
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,29 +65,29 @@ def _mask(shape: torch.Size, density: float, pattern: str, generator: torch.Gene
 
 
 def compare(network: nn.Module, x: Tensor, seconds: float) -> dict[str, Any]:
-    """The choice for x, and the shortest seconds of every way, in turns."""
+    """The choice for x, and the lower quartile of the seconds of every way, in turns."""
     fast = compile(network, x)
     with torch.inference_mode():
         fast(x)
         choice = fast._choose(x)
         chosen = choice.way
         names = [name for name, seconds_of in choice.seconds.items() if seconds_of < float("inf")] or ["torch"]
-        shortest = _take_turns({name: fast._way(name) for name in names}, x, seconds)
-    best = min(shortest, key=shortest.__getitem__)
-    ratio = shortest[chosen] / shortest[best]
-    plain = min(value for way, value in shortest.items() if way.startswith("torch"))
+        taken = _take_turns({name: fast._way(name) for name in names}, x, seconds)
+    best = min(taken, key=taken.__getitem__)
+    ratio = taken[chosen] / taken[best]
+    plain = min(value for way, value in taken.items() if way.startswith("torch"))
     return {
         "chosen": chosen,
         "best": best,
         "ratio_to_best": ratio,
-        "times_dense": plain / shortest[chosen],
-        "seconds": shortest,
+        "times_dense": plain / taken[chosen],
+        "seconds": taken,
         "lowered": fast.reason is None,
     }
 
 
 def _take_turns(ways: dict[str, Callable[[Tensor], Tensor]], x: Tensor, seconds: float) -> dict[str, float]:
-    shortest = dict.fromkeys(ways, float("inf"))
+    times: dict[str, list[float]] = {name: [] for name in ways}
     begun, turns = time.perf_counter(), 0
     while turns < FEWEST_TURNS or time.perf_counter() - begun < seconds * len(ways):
         for name, way in ways.items():
@@ -95,9 +96,9 @@ def _take_turns(ways: dict[str, Callable[[Tensor], Tensor]], x: Tensor, seconds:
             started = time.perf_counter()
             way(x)
             _wait(x)
-            shortest[name] = min(shortest[name], time.perf_counter() - started)
+            times[name].append(time.perf_counter() - started)
         turns += 1
-    return shortest
+    return {name: statistics.quantiles(taken, n=4)[0] for name, taken in times.items()}
 
 
 def _wait(x: Tensor) -> None:

@@ -85,6 +85,13 @@ def test_ways_take_turns_until_they_cannot_win():
     assert 0.008 <= min(found["good"], found["same"]) < 0.02
 
 
+def test_one_lucky_run_does_not_choose():
+    lucky, steady = [1.0, *[3.0] * 11], [2.0] * 12
+    assert compiled.lower_quartile(lucky) > compiled.lower_quartile(steady)
+    assert compiled.lower_quartile([4.0, 1.0, 3.0, 2.0]) == 1.0
+    assert compiled.lower_quartile([float(n) for n in range(101)]) == 25.0
+
+
 @needs_engine
 def test_every_way_gives_the_same():
     fast, x = compile(small_network(), images(1)), images(33)

@@ -8,7 +8,7 @@ import contextlib
 import copy
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -256,28 +256,34 @@ def fastest_triton(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
 
 
 def _seconds(ways: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor) -> dict[str, float]:
-    """The shortest of some runs of every way; all have run before.
+    """What a run of every way takes, as the lower quartile of some; all have run before.
 
     They take turns, so that what disturbs the machine disturbs all.  Those that cannot win any more leave their time to
-    the others.
+    the others.  Not the shortest run: among hundreds of some microseconds each that is chance.
     """
-    shortest = dict.fromkeys(ways, float("inf"))
+    times: dict[str, list[float]] = {name: [] for name in ways}
     running, turns, begun = list(ways), 0, time.perf_counter()
     while turns < FEWEST_TURNS or time.perf_counter() - begun < SECONDS * len(ways):
         for name in running:
-            if shortest[name] < SHORT:
+            if times[name] and times[name][-1] < SHORT:
                 ways[name](x)
             _wait(x)
             started = time.perf_counter()
             ways[name](x)
             _wait(x)
-            shortest[name] = min(shortest[name], time.perf_counter() - started)
+            times[name].append(time.perf_counter() - started)
         turns += 1
         if turns >= FEWEST_TURNS:
+            shortest = {name: min(times[name]) for name in running}
             running = [name for name in running if shortest[name] <= HOPELESS * min(shortest.values())]
             if len(running) == 1:
                 break
-    return shortest
+    return {name: lower_quartile(taken) for name, taken in times.items()}
+
+
+def lower_quartile(values: Sequence[float]) -> float:
+    """The value that a quarter of them do not exceed; of up to four the smallest."""
+    return sorted(values)[(len(values) - 1) // 4]
 
 
 def _wait(x: Tensor) -> None:
