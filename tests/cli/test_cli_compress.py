@@ -117,6 +117,14 @@ def test_what_cannot_be_is_one_message_and_leaves_no_folder(call, tmp_path, argu
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_not_there(call, tmp_path, device):
+    code, _, err = call("compress", *SMALL, "--device", device)
+    assert code == 2 and f"'{device}' cannot be used" in err and "Traceback" not in err
+    assert not list(tmp_path.glob("runs/*"))
+
+
 def test_a_network_that_does_not_fit_the_data(call, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise ValueError("vgg11 needs images of at least 32 x 32")

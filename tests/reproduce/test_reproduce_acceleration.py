@@ -352,8 +352,6 @@ def test_the_tables_of_made_up_times():
     assert "- left out: `snip`, `l1` (not trained)\n- left out: `group-norm` (no network kept)" in text
     assert "peak 200 GFLOP/s (GEMM), bandwidth 30.0 GB/s (copy)" in text
     assert "not results" not in text
-    assert "put together" not in text
-    assert "\n- put together\n- dense: made up" in acceleration_markdown([an_entry(note="put together")])
 
 
 def test_the_bars_are_methods_and_then_our_ways():

@@ -21,7 +21,7 @@ def device_by_name(wanted: str) -> torch.device:
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(wanted)
-        if device.type == "cuda":
+        if device.type == "cuda" and torch.cuda.is_available():
             own = int(os.environ.get("LOCAL_RANK", "0"))
             device = torch.device("cuda", own if device.index is None else device.index)
             torch.cuda.set_device(device)

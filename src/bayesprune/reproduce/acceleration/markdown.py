@@ -121,7 +121,7 @@ def ways_table(entry: Mapping[str, Any]) -> list[str]:
 
 
 def sentences(entry: Mapping[str, Any]) -> list[str]:
-    """What must be said, computed from the figures; and the note of an entry that is not as one command wrote it."""
+    """What must be said, computed from the figures."""
     methods, lines = entry["methods"], []
     ours = methods.get(OURS)
     if ours is not None:
@@ -139,8 +139,6 @@ def sentences(entry: Mapping[str, Any]) -> list[str]:
     for reason in dict.fromkeys(entry["left_out"].values()):
         names = ", ".join(f"`{name}`" for name, why in entry["left_out"].items() if why == reason)
         lines.append(f"- left out: {names} ({reason})")
-    if entry.get("note"):
-        lines.append(f"- {entry['note']}")
     machine = entry["machine"]
     lines.append(
         f"- dense: {entry['dense']}, seed {entry['seed']}, {entry['settings']['threads']} threads; peak "
