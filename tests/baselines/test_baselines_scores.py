@@ -218,6 +218,10 @@ def test_polarization_pulls_small_scales_down_and_large_ones_up():
         ([0.3] * 5, 0.0, 0.2),  # ties
         ([0.0] * 6, 0.0, 0.2),
         ([1.0] * 4, 0.0, 0.2),
+        ([0.04] * 9 + [0.05] * 30 + [0.06] * 9 + [0.3], 0.0, 0.04),  # a layer whose scales are all small: nothing goes
+        ([0.008] + [0.015] * 9 + [0.025] * 5 + [0.5], 0.0, 0.015),  # counts that rise from zero on
+        ([0.03, 0.11, 0.4, 0.7], 0.0, 0.03),  # few channels, apart from each other
+        ([0.0] * 3 + [0.03, 0.11, 0.4, 0.7], 0.0, 0.03),
     ],
 )
 def test_the_threshold_separates_the_heaps(scales, low, high):

@@ -12,8 +12,8 @@ from bayesprune.structure import Structure, unit_costs
 
 FIRST_SCALE, LARGEST_SCALE = 0.5, 1.0
 BINS = 100
-FALLBACK = 0.01  # threshold where the histogram has no valley
-LARGEST_THRESHOLD = 0.2  # a valley above it does not separate zeros from the rest
+FALLBACK = 0.01  # threshold where the histogram has no heap at zero
+LARGEST_THRESHOLD = 0.2  # a heap that ends above it is not one of zeros
 
 
 def polarization(scales: Sequence[Tensor], t: float, factors: Tensor | None = None) -> Tensor:
@@ -40,20 +40,18 @@ def cost_factors(structure: Structure, names: Sequence[str], spread: float) -> T
 
 
 def threshold(scales: Tensor) -> float:
-    """The first valley of a histogram of scales (channels,) in [0, 1]: where the counts stop falling.
+    """The end of the heap at zero in a histogram of scales (channels,) in [0, 1]: where the counts stop falling.
 
-    There the heap at zero ends.  0.01 where nothing falls, or where the valley lies above 0.2.
+    0.01 where the counts do not fall from zero on, or where the heap ends above 0.2: a layer whose scales are all small
+    is in use all the same, because what comes after it makes up for them.
     """
     counts = torch.histc(scales.detach().double().cpu(), BINS, 0.0, LARGEST_SCALE)
     changes = counts.diff()
-    falling = (changes < 0).nonzero().flatten()
-    if not len(falling):
+    stopped = (changes >= 0).nonzero().flatten()
+    if changes[0] >= 0 or not len(stopped):
         return FALLBACK
-    stopped = (changes[int(falling[0]) :] >= 0).nonzero().flatten()
-    if not len(stopped):
-        return FALLBACK
-    found = float(falling[0] + stopped[0]) * LARGEST_SCALE / BINS
-    return max(found, FALLBACK) if found <= LARGEST_THRESHOLD else FALLBACK
+    found = float(stopped[0]) * LARGEST_SCALE / BINS
+    return found if found <= LARGEST_THRESHOLD else FALLBACK
 
 
 def live_channels(scales: Tensor) -> Tensor:
@@ -115,7 +113,7 @@ def warm_up(run: Run) -> None:
 
 
 def prune(run: Run) -> Masks:
-    """Train under the regulariser, drop channels with scales below each layer's valley."""
+    """Train under the regulariser, drop channels whose scales are in each layer's heap at zero."""
     outputs = run.structure.outputs
     hidden = [layer.name for layer in run.structure.layers if not bool(outputs[layer.out_units].all())]
     names = [name for name in run.untied if name in hidden]
