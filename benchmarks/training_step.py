@@ -76,7 +76,7 @@ def step_for(case: Case, model: torch.nn.Module, compressor: Compressor | None) 
         optimiser,
         prior=compressor.prior if compressor else None,
         decoupled=s.decoupled,
-        autocast=torch.bfloat16 if s.bfloat16 else None,
+        bfloat16=s.bfloat16,
     )
     step.set_learning_rate(s.learning_rate)
     return step

@@ -20,6 +20,13 @@ class Likelihood(nn.Module, ABC):
         Multiply by the number of training examples for the data term of the bound.
         """
 
+    def divergence(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+        """Return KL(p(. | teacher) || p(. | output)) in nats, the mean over the n examples: a scalar with gradient.
+
+        teacher: the output of another network for the same examples.
+        """
+        raise ValueError(f"{type(self).__name__} does not say how far two outputs are apart; leave distil at 0")
+
     def predictions(self, target: Tensor) -> int:
         """Over how many predictions the mean of these targets is: the number of examples, but for maps of classes."""
         return len(target)
@@ -52,6 +59,17 @@ class Classification(Likelihood):
         if variance is not None:
             raise ValueError("classification has no noise variance, got one; leave it out")
         return functional.cross_entropy(output, target, label_smoothing=self.label_smoothing)
+
+    def divergence(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+        """Return the mean of KL(softmax(teacher / T) || softmax(output / T)) times T^2; both are (n, classes, ...).
+
+        T^2 keeps the gradient's size: that of the KL alone falls with 1 / T^2 (Hinton 2015).
+        """
+        _check_same_shape(output, teacher)
+        precision = torch.promote_types(output.dtype, torch.float32)  # of half precision too few digits are left
+        own, taught = (functional.log_softmax(one.to(precision) / temperature, 1) for one in (output, teacher))
+        nats = (taught.exp() * (taught - own)).sum(1)
+        return nats.mean() * temperature**2
 
     def predictions(self, target: Tensor) -> int:
         """The number of class indices."""
@@ -126,6 +144,15 @@ class GaussianRegression(Likelihood):
         nats = 0.5 * (math.log(2 * math.pi) + log_variance + squares)
         return nats.sum() / output.shape[0]
 
+    def divergence(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+        """Return (teacher - output)^2 / (2 variance), summed over outputs, in the mean; a temperature changes nothing.
+
+        The KL of Gaussians of one variance.  `PerExampleNoise` counts as a variance of 1 here.
+        """
+        _check_same_shape(output, teacher)
+        variance = torch.ones(()) if self.log_variance is None else self.log_variance.detach().exp()
+        return ((teacher - output).square() / (2 * variance.to(output.device))).sum() / output.shape[0]
+
     def score(self, output: Tensor, target: Tensor) -> dict[str, float]:
         """Return the root of the mean squared error and r2, the share of the targets' variance explained.
 
@@ -179,6 +206,13 @@ def _check_classes(output: Tensor, target: Tensor) -> None:
         raise ValueError(
             "classification needs logits (n, classes) and int64 class indices (n,), got "
             f"{tuple(output.shape)} and {target.dtype} {tuple(target.shape)}; {remedy}"
+        )
+
+
+def _check_same_shape(output: Tensor, teacher: Tensor) -> None:
+    if output.shape != teacher.shape:
+        raise ValueError(
+            f"a network can learn from outputs of its own shape {tuple(output.shape)} only, got {tuple(teacher.shape)}"
         )
 
 

@@ -121,7 +121,9 @@ def test_what_cannot_be_is_one_message_and_leaves_no_folder(call, tmp_path, argu
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_a_gpu_that_is_not_there(call, tmp_path, device):
     code, _, err = call("compress", *SMALL, "--device", device)
-    assert code == 2 and f"'{device}' cannot be used" in err and "Traceback" not in err
+    assert code == 2
+    assert f"'{device}' cannot be used" in err
+    assert "Traceback" not in err
     assert not list(tmp_path.glob("runs/*"))
 
 

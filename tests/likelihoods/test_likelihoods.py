@@ -160,3 +160,47 @@ def test_maps_of_classes_are_many_predictions():
 def test_numbers_as_classes_lead_to_regression():
     with pytest.raises(ValueError, match=r"pass likelihood=GaussianRegression\(LearnedNoise\(\)\)"):
         Classification().negative_log_likelihood(torch.zeros(3, 2), torch.zeros(3))
+
+
+@pytest.mark.parametrize("shape", [(20, 5), (4, 5, 3, 2)])
+def test_the_divergence_of_classes_is_that_of_torch(shape):
+    output, teacher = normal(*shape), normal(*shape, seed=1)
+    exact = distributions.kl_divergence(
+        distributions.Categorical(logits=teacher.movedim(1, -1)),
+        distributions.Categorical(logits=output.movedim(1, -1)),
+    )
+    likelihood = Classification()
+    torch.testing.assert_close(likelihood.divergence(output, teacher), exact.mean())
+    softened = likelihood.divergence(3 * output, 3 * teacher, temperature=3.0)
+    torch.testing.assert_close(softened, 9 * exact.mean())
+    assert likelihood.divergence(teacher, teacher, 4.0) == pytest.approx(0, abs=1e-12)
+    half = likelihood.divergence(output.bfloat16(), teacher.bfloat16(), 2.0)
+    assert half.dtype == torch.float32
+
+
+def test_the_gradient_of_a_softened_divergence_keeps_its_size():
+    """At a high temperature it is that of the squared difference of centred logits, over the number of classes."""
+    output, teacher = normal(6, 5).requires_grad_(), normal(6, 5, seed=1)
+    (gradient,) = torch.autograd.grad(Classification().divergence(output, teacher, temperature=1e4), output)
+    difference = output - teacher
+    expected = (difference - difference.mean(1, keepdim=True)) / (5 * 6)
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.3, LearnedNoise(0.3), LearnedNoise(0.3, outputs=3)])
+def test_the_divergence_of_regressions_is_that_of_torch(noise):
+    output, teacher = normal(9, 3), normal(9, 3, seed=1)
+    deviation = math.sqrt(0.3)
+    exact = distributions.kl_divergence(
+        distributions.Normal(teacher, deviation), distributions.Normal(output, deviation)
+    )
+    found = GaussianRegression(noise).divergence(output, teacher)
+    torch.testing.assert_close(found, exact.sum() / 9, check_dtype=False, rtol=1e-6, atol=1e-6)
+    one = GaussianRegression(PerExampleNoise()).divergence(output, teacher)
+    torch.testing.assert_close(one, 0.3 * exact.sum() / 9)
+
+
+def test_outputs_of_different_shapes_have_no_divergence():
+    for likelihood in (Classification(), GaussianRegression()):
+        with pytest.raises(ValueError, match=r"of its own shape \(6, 5\) only, got \(6, 4\)"):
+            likelihood.divergence(normal(6, 5), normal(6, 4))

@@ -21,6 +21,7 @@ CASES = {
         replace(SHORT, family="mean_field", p01=0.05, p10=0.1, random_start=True, restart=True, convention="complex"),
     ),
     "dropout": (with_dropout, digits, SHORT),
+    "distilled": (small_mlp, digits, replace(SHORT, distil=0.7, groups="panel", reorder_at=0.5)),
     "residual": (residual, coloured_images, replace(SHORT, batch_size=48)),
     "augmented": (residual, coloured_images, replace(SHORT, batch_size=48, augment=True)),
     "budget": (small_mlp, digits, replace(SHORT, max_accuracy_drop=0.0, prune_epochs=5)),

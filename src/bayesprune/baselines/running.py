@@ -18,27 +18,10 @@ from bayesprune.structure import close, trace
 from bayesprune.turbo.compressor import Size, apply_masks, size_of
 from bayesprune.turbo.loop import CollapsedError, DivergedError, Interrupted, Recorder, Silent
 from bayesprune.turbo.plain_settings import SettingsError
-from bayesprune.turbo.training import TrainStep, evaluate, make_optimiser
+from bayesprune.turbo.training import Teacher, TrainStep, evaluate, make_optimiser
 
 Masks = dict[str, Tensor]
 """Live weights by layer name, of the weight's shape: bool, or float where a training step reads them."""
-
-
-class Penalised(Likelihood):
-    """A likelihood with a penalty on the network in its loss; tensor work only, so that it can be captured."""
-
-    def __init__(self, likelihood: Likelihood, penalty: Callable[[], Tensor]) -> None:
-        super().__init__()
-        self.likelihood = likelihood
-        self._penalty = penalty
-
-    def negative_log_likelihood(self, output: Tensor, target: Tensor, variance: Tensor | None = None) -> Tensor:
-        """The mean negative log likelihood plus the penalty, a scalar."""
-        return self.likelihood.negative_log_likelihood(output, target, variance) + self._penalty()
-
-    def score(self, output: Tensor, target: Tensor) -> dict[str, float]:
-        """That of the likelihood."""
-        return self.likelihood.score(output, target)
 
 
 class Step(TrainStep):
@@ -164,13 +147,14 @@ class Run:
         """
         settings = optimiser_settings(self.settings, phase)
         network = self.model if network is None else network
-        objective = self.likelihood if penalty is None else Penalised(self.likelihood, penalty)
         step = Step(
             network,
-            objective,
-            make_optimiser([*network.parameters(), *objective.parameters()], settings),
+            self.likelihood,
+            make_optimiser([*network.parameters(), *self.likelihood.parameters()], settings),
             masks=masks,
-            autocast=torch.bfloat16 if self.settings.bfloat16 else None,
+            teacher=Teacher.from_settings(settings, self.model, self.unpruned_weights) if phase != "warmup" else None,
+            penalty=penalty,
+            bfloat16=self.settings.bfloat16,
         )
         step.after = after
         for epoch in range(epochs):

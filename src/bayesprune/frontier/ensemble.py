@@ -40,6 +40,7 @@ NEEDED: Mapping[str, Any] = {
     "reorder_at": None,
     "random_start": False,
     "bfloat16": False,
+    "distil": 0,
     "max_accuracy_drop": None,
     "target_macs": None,
     "target_nonzero": None,

@@ -18,7 +18,7 @@ from bayesprune.turbo.compressor import Compressor, Size, apply_masks
 from bayesprune.turbo.parallel import World
 from bayesprune.turbo.plain_settings import SettingsError
 from bayesprune.turbo.settings import Settings
-from bayesprune.turbo.training import TrainStep, evaluate, make_optimiser, masked
+from bayesprune.turbo.training import Teacher, TrainStep, evaluate, make_optimiser, masked
 from bayesprune.turbo.windows import message_windows
 
 PHASES = ("warmup", "prune", "finetune")
@@ -146,7 +146,8 @@ class Loop:
             prior=self.compressor.prior if phase == "prune" else None,
             decoupled=s.decoupled,
             masks=self.masks if phase == "finetune" else None,
-            autocast=torch.bfloat16 if s.bfloat16 else None,
+            teacher=Teacher.from_settings(s, self.model, self.unpruned_weights) if phase != "warmup" else None,
+            bfloat16=s.bfloat16,
             world=self.world,
         )
 
@@ -311,6 +312,8 @@ class Loop:
             self._note(str(error))
             return
         self.unpruned_weights = moved_state(self.unpruned_weights, moves)
+        if self.step.teacher is not None:  # it says the same, but in another order it rounds differently
+            self.step.teacher.network.load_state_dict(self.unpruned_weights)
         self.good = None if self.good is None else moved_state(self.good, moves)
         for kept in (*self.front.kept.values(), *([] if self.on_target is None else [self.on_target])):
             kept["model"], kept["masks"] = moved_state(kept["model"], moves), moved_masks(kept["masks"], moves)

@@ -19,12 +19,18 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class PlainSettings:
-    """The epochs of the three phases, and what all settings can do."""
+    """The epochs of the three phases, what they learn from, and what all settings can do.
+
+    distil: in pruning and fine-tuning this share of the loss is how far the network's predictions are from those of the
+    unpruned network, both softened by `distil_temperature`; the labels have the rest.
+    """
 
     warmup_epochs: int = 15
     prune_epochs: int = 45
     finetune_epochs: int = 20
     batch_size: int = 128
+    distil: float = 0.0
+    distil_temperature: float = 4.0
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -34,6 +40,10 @@ class PlainSettings:
                 raise SettingsError(f"{name} must be at least 0, got {getattr(self, name)}")
         if self.batch_size < 1:
             raise SettingsError(f"batch_size must be at least 1, got {self.batch_size}")
+        if not 0 <= self.distil <= 1:
+            raise SettingsError(f"distil must be a share between 0 and 1, got {self.distil}; try 0.7")
+        if not self.distil_temperature > 0:
+            raise SettingsError(f"distil_temperature must be above 0, got {self.distil_temperature}; try 4")
 
     def for_examples(self, examples: int) -> Self:
         """The same with enough epochs for a small training set: pruning needs thousands of steps, not epochs."""

@@ -21,7 +21,7 @@ class Settings(PlainSettings):
     `finetune_epochs` with the masks fixed.
     Optimiser: `adam` takes the prior's pull through its gradients, `sgd` (Nesterov) as a proximal step after its own.
     `learning_rate` falls by a cosine in warm-up and (from `finetune_rate` times it) in fine-tuning, and to
-    `prune_decay` times itself after 70 % of pruning.
+    `prune_decay` times itself after 70 % of pruning.  `bfloat16`: half precision on CUDA; a CPU trains in float32.
     Prior: `weight_strength` (1 is the Bayesian posterior) and `unit_strength` (nats), each reached by a linear ramp
     over a part of the pruning epochs, (begin, end) as fractions; before its ramp the weight prior acts with
     `weight_start`.

@@ -1,7 +1,9 @@
 """One training step with the prior in it, eager or as one CUDA graph, and evaluation."""
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from bayesprune.data import Batches, Split
 from bayesprune.likelihoods import Likelihood
 from bayesprune.turbo.network_prior import NetworkPrior
 from bayesprune.turbo.parallel import World
+from bayesprune.turbo.plain_settings import PlainSettings
 
 EAGER_STEPS = 3  # a graph may be captured once the optimiser has made its state
 EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}  # larger ones leave a processor's cache
@@ -46,12 +49,44 @@ def make_optimiser(parameters: Iterable[Tensor], settings: OptimiserSettings) ->
     )
 
 
+@dataclass(frozen=True)
+class Teacher:
+    """A network whose predictions another one learns beside the labels (Hinton 2015).
+
+    share: of the loss; the labels have the rest.  temperature: by which both outputs are softened.
+    """
+
+    network: nn.Module
+    share: float
+    temperature: float
+
+    @classmethod
+    def from_settings(cls, settings: PlainSettings, model: nn.Module, state: Mapping[str, Tensor]) -> Self | None:
+        """A copy of the model with the weights of `state`, which stay as they are; None without distillation."""
+        if not settings.distil:
+            return None
+        network = copy.deepcopy(model).eval().requires_grad_(False)
+        World().unwrap(network)
+        network.load_state_dict(state)
+        return cls(network, settings.distil, settings.distil_temperature)
+
+    def blended(self, loss: Tensor, likelihood: Likelihood, output: Tensor, x: Tensor) -> Tensor:
+        """The loss on the labels and the distance from the teacher's predictions for x, by their shares."""
+        with torch.no_grad():
+            taught = self.network(x)
+        return (1 - self.share) * loss + self.share * likelihood.divergence(output, taught, self.temperature)
+
+
 class TrainStep:
     """Forward, backward, the prior's pull, the optimiser, masks: called with a batch, returns its loss.
 
     prior: None to train without one.  decoupled: the pull is a proximal step after the optimiser's (SGD); otherwise it
     is added to the gradients, so that it passes through the optimiser's preconditioner (Adam).
     masks: by layer name; dead weights are held at zero.
+    teacher: a network to learn from beside the labels.  penalty: added to the loss; tensor work only, so that it can be
+    captured.
+    bfloat16: half precision on CUDA.  On a CPU everything is float32: there it gained nothing, and where a virtual
+    machine announces matrix tiles without their sizes torch's Linear in half precision ends the process.
     world: several processes take their share of the batch and average their gradients.
     On CUDA the step of a single process is captured once per learning rate and replayed; graph=False is for networks
     that cannot be.
@@ -66,12 +101,15 @@ class TrainStep:
         prior: NetworkPrior | None = None,
         decoupled: bool = False,
         masks: Mapping[str, Tensor] | None = None,
-        autocast: torch.dtype | None = None,
+        teacher: Teacher | None = None,
+        penalty: Callable[[], Tensor] | None = None,
+        bfloat16: bool = False,
         graph: bool = True,
         world: World | None = None,
     ) -> None:
         self.model, self.likelihood, self.optimiser = model, likelihood, optimiser
-        self.prior, self.decoupled, self.autocast = prior, decoupled, autocast
+        self.prior, self.decoupled = prior, decoupled
+        self.teacher, self.penalty = teacher, penalty
         modules = dict(model.named_modules())
         self._masked: list[tuple[Tensor, Tensor]] = []
         for name, mask in (masks or {}).items():
@@ -81,9 +119,10 @@ class TrainStep:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._world = world or World()
         self._forward = self._world.wrap(model)
-        self._may_capture = graph and next(model.parameters()).is_cuda and self._world.size == 1
+        on_cuda = next(model.parameters()).is_cuda
+        self._may_capture = graph and on_cuda and self._world.size == 1
         # Matrix units read half-precision images channel by channel: VGG-11 on an H200 takes 1.5 instead of 2.3 ms.
-        self._channels_last = autocast is not None and next(model.parameters()).is_cuda
+        self._half = bfloat16 and on_cuda
         self._steps = 0
         self._x = self._y = self._loss = torch.empty(0)
         self._learning_rate = float("nan")
@@ -112,7 +151,7 @@ class TrainStep:
         return self._loss
 
     def _laid_out(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last) if self._channels_last and x.ndim == 4 else x
+        return x.contiguous(memory_format=torch.channels_last) if self._half and x.ndim == 4 else x
 
     def _capture(self, x: Tensor, y: Tensor) -> None:
         self._x, self._y = x.clone(), y.clone()
@@ -122,8 +161,8 @@ class TrainStep:
             self._loss = self._step(self._x, self._y)
 
     def _step(self, x: Tensor, y: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
-            loss = self.likelihood.negative_log_likelihood(self._forward(x), y)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self._half):
+            loss = self._loss_of(x, y)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self._world.average_gradients(self.likelihood.parameters())
@@ -135,6 +174,13 @@ class TrainStep:
         if self._masked:
             torch._foreach_mul_([w for w, _ in self._masked], [m for _, m in self._masked])
         return loss.detach()
+
+    def _loss_of(self, x: Tensor, y: Tensor) -> Tensor:
+        output = self._forward(x)
+        loss = self.likelihood.negative_log_likelihood(output, y)
+        if self.teacher is not None:
+            loss = self.teacher.blended(loss, self.likelihood, output, x)
+        return loss if self.penalty is None else loss + self.penalty()
 
 
 @torch.no_grad()

@@ -144,7 +144,7 @@ class _Start:
             make_optimiser(network.parameters(), settings),
             prior=self.compressor.prior,
             decoupled=settings.decoupled,
-            autocast=torch.bfloat16 if settings.bfloat16 else None,
+            bfloat16=settings.bfloat16,
         )
         self.batches = Batches(
             data.train,
