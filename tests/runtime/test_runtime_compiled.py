@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from bayesprune import models
 from bayesprune.runtime import Compiled, compile, compiled, native
@@ -177,3 +178,80 @@ def test_without_an_engine_it_says_so(monkeypatch):
         fast = compile(small_network(), images(1))
     with torch.no_grad():
         assert torch.equal(fast(images(3)), small_network()(images(3)))
+
+
+class Writing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = small_network()
+
+    def forward(self, x):
+        x += torch.relu(x)
+        return self.inner(x)
+
+
+def test_measuring_leaves_the_input_alone():
+    network, x = Writing().eval(), images(8)
+    with torch.no_grad():
+        expected = network(x.clone())
+        torch.testing.assert_close(compile(network, images(1))(x.clone()), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_other_weights_are_those_of_every_way():
+    fast, x = compile(small_network(), images(1)), images(8)
+    fast(x)
+    other = small_network()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(-0.5)
+        expected = other(x)
+    fast.load_state_dict({f"network.{name}": value for name, value in other.state_dict().items()})
+    fast(x)
+    with torch.no_grad():
+        for way in fast._ways(x):
+            torch.testing.assert_close(fast._way(way)(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_it_stays_in_eval_mode():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.Dropout(0.9), nn.BatchNorm1d(10)).eval()
+    fast, x = compile(network, images(1)).train(), images(8)
+    assert not any(module.training for module in fast.network.modules())
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), network(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_student_may_learn_from_it():
+    """Results are ordinary tensors: they can be part of a loss."""
+    fast, x, student = compile(small_network(), images(1)), images(8), small_network()
+    (student(x) * fast(x)).sum().backward()
+    with torch.inference_mode():
+        fast(x)
+    (student(x) * fast(x)).sum().backward()
+    assert all(parameter.grad is not None for parameter in student.parameters())
+
+
+def test_masks_that_are_not_part_of_the_weights_are_named():
+    network = small_network()
+    layer = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
+    prune.random_unstructured(layer, "weight", amount=0.5)
+    with pytest.raises(ValueError, match=r"prune\.remove"):
+        compile(network, images(1))
+    prune.remove(layer, "weight")
+    with torch.no_grad():
+        torch.testing.assert_close(compile(network, images(1))(images(4)), network(images(4)), rtol=1e-5, atol=1e-5)
+
+
+def test_several_results_run_in_torch():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = small_network()
+
+        def forward(self, x):
+            return self.inner(x), x
+
+    network = Two().eval()
+    first, second = compile(network, images(1))(images(3))
+    with torch.no_grad():
+        assert torch.equal(first, network(images(3))[0])
+    assert torch.equal(second, images(3))

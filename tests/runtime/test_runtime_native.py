@@ -1,8 +1,10 @@
 """The native engine against torch: layers, whole networks, every instruction set."""
 
+import itertools
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from bayesprune import models
 from bayesprune.runtime import UnsupportedError, native
 from bayesprune.runtime.lowering import lower
 from bayesprune.runtime.native import SETS, Program
-from bayesprune.runtime.panels import even_panels, panels, parts
+from bayesprune.runtime.panels import _pairs, _saved, even_panels, panels, parts
 
 SOURCE = Path(native.__file__).with_name("engine.c")
 needs_engine = pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
@@ -233,17 +235,56 @@ def test_parts_of_panels_have_all_columns_once():
     number = torch.arange(40) // 10
     whole = panels(live)
     found = parts(whole, number)
-    of_part = [sorted(set(number[part.columns].tolist())) for part in found]
-    assert all(len(numbers) <= 1 for numbers in of_part)
-    for panel in whole:
-        mine = [part for part in found if part.rows == panel.rows]
-        assert torch.equal(torch.cat([part.columns for part in mine]), panel.columns)
-        assert [part.begins for part in mine] == [True] + [False] * (len(mine) - 1)
-        assert [part.ends for part in mine] == [False] * (len(mine) - 1) + [True]
-        assert all(len(part.columns) for part in mine[1:-1])
-    ends = [part.ends for part in found]
+    assert int(found.counts.sum()) == len(found.columns) == sum(len(panel.columns) for panel in whole)
+    columns, owner = found.columns.split(found.counts.tolist()), found.owner.split(found.counts.tolist())
+    assert all(len(set(number[some].tolist())) <= 1 for some in columns)
+    assert all(set(some.tolist()) <= {panel} for some, panel in zip(owner, found.panel.tolist(), strict=True))
+    for one, panel in enumerate(whole):
+        mine = (found.panel == one).nonzero().flatten().tolist()
+        assert torch.equal(torch.cat([columns[part] for part in mine]), panel.columns)
+        assert found.begins[mine].tolist() == [True] + [False] * (len(mine) - 1)
+        assert found.ends[mine].tolist() == [False] * (len(mine) - 1) + [True]
+        assert all(len(columns[part]) for part in mine[1:-1])
+    ends = found.ends.tolist()
     assert ends == sorted(ends)  # part after part, not panel after panel
-    assert parts(whole, torch.zeros(40, dtype=torch.int64)) == [(*panel, True, True) for panel in whole]
+    undivided = parts(whole, torch.zeros(40, dtype=torch.int64))
+    assert undivided.panel.tolist() == list(range(len(whole)))
+    assert bool(undivided.begins.all())
+    assert bool(undivided.ends.all())
+
+
+def greedy(live, height):
+    """The pairs of rows that save most, one after another, in plain Python."""
+    reads = [set(row.nonzero().flatten().tolist()) for row in live]
+    saved = {
+        (a, b): (len(reads[a]) + len(reads[b])) * (height + 0.6) - len(reads[a] | reads[b]) * (2 * height + 0.6)
+        for a, b in itertools.combinations(range(len(reads)), 2)
+    }
+    total, free = 0.0, set(range(len(reads)))
+    for (a, b), worth in sorted(saved.items(), key=lambda one: -one[1]):
+        if worth > 0 and {a, b} <= free:
+            free -= {a, b}
+            total += worth
+    return total
+
+
+@pytest.mark.parametrize("density", [0.1, 0.4, 0.8])
+def test_pairs_save_as_much_as_the_best_pair_first(density):
+    live = torch.rand(60, 80, generator=torch.Generator().manual_seed(1)) < density
+    live[:20] |= live[20:40]
+    saved = _saved(live.float(), 1)
+    found = _pairs(live.float(), 1)
+    assert len({row for pair in found for row in pair}) == 2 * len(found)
+    total = sum(float(saved[a, b]) for a, b in found)
+    assert total == pytest.approx(greedy(live, 1), rel=0.02, abs=1)  # equals may be taken in another order
+
+
+def test_many_equal_rows_are_paired_quickly():
+    live = torch.zeros(3000, 16, dtype=torch.bool)
+    live[:, :8] = True
+    started = time.perf_counter()
+    assert [len(panel.rows) for panel in panels(live)] == [8] * 375
+    assert time.perf_counter() - started < 20
 
 
 def test_rows_that_read_the_same_share_a_panel():

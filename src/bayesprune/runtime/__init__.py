@@ -6,6 +6,6 @@ fast.explain()
 """
 
 from bayesprune.runtime.compiled import Choice, Compiled, compile, fastest_fused, fastest_native, fastest_triton
-from bayesprune.runtime.lowering import UnsupportedError
+from bayesprune.runtime.lowered import UnsupportedError
 
 __all__ = ["Choice", "Compiled", "UnsupportedError", "compile", "fastest_fused", "fastest_native", "fastest_triton"]

@@ -10,13 +10,14 @@ WARM_UP = 3  # libraries allocate, choose and compile their kernels outside the 
 
 
 class Captured:
-    """`run` on tensors like x as a CUDA graph; call it under torch.inference_mode.  Threads take turns."""
+    """`run` on tensors like x as a CUDA graph; call it without gradients.  Threads and streams take turns."""
 
     def __init__(self, run: Callable[[Tensor], Tensor], x: Tensor) -> None:
-        self._x = x.clone()
         self._run = run  # its tensors are read by the graph
-        self._lock = threading.Lock()
-        with torch.inference_mode(), torch.cuda.device(x.device):
+        self._lock, self._done = threading.Lock(), torch.cuda.Event()
+        # Ordinary tensors: those made in inference mode could not be written to outside of it.
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(x.device):
+            self._x = torch.empty_like(x).copy_(x)
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
@@ -30,9 +31,12 @@ class Captured:
     def __call__(self, x: Tensor) -> Tensor:
         """The result for x, in memory of its own."""
         with self._lock:
+            torch.cuda.current_stream(x.device).wait_event(self._done)  # another stream may be reading the last result
             self._x.copy_(x)
             self._graph.replay()
-            return self._result.clone()
+            result = self._result.clone()
+            self._done.record(torch.cuda.current_stream(x.device))
+            return result
 
     def again(self) -> Tensor:
         """The result for the same input as before, in memory that the next call writes to."""

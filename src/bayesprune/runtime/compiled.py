@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from bayesprune.runtime import gpu, native
 from bayesprune.runtime.capture import Captured
 from bayesprune.runtime.fused import fused
-from bayesprune.runtime.lowering import Lowered, UnsupportedError, lower
+from bayesprune.runtime.lowered import Lowered, UnsupportedError
+from bayesprune.runtime.lowering import lower
 
 LANES = (16, 32, 64)
 MULTIPLES = (1, 8, 32)  # to which widths are filled up on a GPU
@@ -42,47 +43,78 @@ class Choice:
 def compile(network: nn.Module, example: Tensor) -> "Compiled":
     """A network for inference that computes what `network` does in eval mode, as fast as this machine can.
 
-    network: stays as it is.  example: an input, batch first; its device is where the network will run.
+    network: stays as it is; what becomes of its weights afterwards does not count.  example: an input, batch first; its
+    device is where the network will run.
     The first batch of every size (on the CPU rounded up to a power of two) is measured in all ways, which takes some
     tenths of a second, or seconds where kernels are compiled.  Float32 images and features go through the native engine
     on the CPU, and through Triton on a GPU, where those have all operations of the network; otherwise, and whenever
     torch is faster, the network runs in torch.
+    Compile before other threads run networks: torch.fx, which reads the network, disturbs every module meanwhile.
     """
-    return Compiled(copy.deepcopy(network).eval(), tuple(example.shape[1:]))
+    try:
+        twin = copy.deepcopy(network).eval()
+    except RuntimeError as error:
+        raise ValueError(
+            f"{type(network).__name__} cannot be copied: {error}; after torch.nn.utils.prune make its masks part of "
+            "the weights with prune.remove"
+        ) from error
+    return Compiled(twin, tuple(example.shape[1:]))
 
 
 class Compiled(nn.Module):
-    """See `compile`.  Threads may share it; gradients do not flow through it.
+    """See `compile`.  Threads may share it; gradients do not flow through it; it is always in eval mode.
 
-    fuse: whether torch with joined operations is among the ways on a GPU.
+    lowered: the network's operations, where they are known already.  fuse: whether torch with joined operations is
+    among the ways on a GPU.
     """
 
-    def __init__(self, network: nn.Module, example_shape: tuple[int, ...], *, fuse: bool = True) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        example_shape: tuple[int, ...],
+        *,
+        lowered: Lowered | UnsupportedError | None = None,
+        fuse: bool = True,
+    ) -> None:
         super().__init__()
         self.network = network
         self.example_shape = example_shape
+        self._fuse = fuse
+        self._prepare(lowered)
+
+    def _prepare(self, lowered: Lowered | UnsupportedError | None = None) -> None:
+        """Everything that depends on the weights."""
         self.reason: str | None = None
-        self._lowered: Lowered | None = None
+        self._lowered = _lowered(self.network, self.example_shape) if lowered is None else lowered
         self._programs: dict[int, native.Program] = {}
         self._choices: dict[tuple[int, int], Choice] = {}
         self._channels_last: nn.Module | None = None
         self._fused: dict[int, nn.Module] = {}  # by the multiple of its widths; no parts of this module
         self._captured: dict[tuple[str, int], Captured] = {}
-        self._lower()
-        if fuse:
-            self._fuse()
-
-    def _lower(self) -> None:
-        try:
-            self._lowered = lower(self.network, self.example_shape)
-        except UnsupportedError as error:
-            self.reason = str(error)
-            return
-        if native.library() is None and next(self.network.parameters(), torch.empty(0)).device.type == "cpu":
+        if self._fuse:
+            self._join_operations()
+        if isinstance(self._lowered, UnsupportedError):
+            self.reason = str(self._lowered)
+        elif native.library() is None and next(self.network.parameters(), torch.empty(0)).device.type == "cpu":
             self.reason = "the native engine is not built; install a C compiler and reinstall bayesprune"
             warnings.warn(f"{self.reason}; running in torch", stacklevel=4)
 
-    def _fuse(self) -> None:
+    def train(self, mode: bool = True) -> Self:
+        """Nothing: the ways that were measured are those of eval mode."""
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._prepare()
+        return self
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        """Other weights; what was made of the old ones is made again."""
+        found = super().load_state_dict(*args, **options)
+        self._prepare()
+        return found
+
+    def _join_operations(self) -> None:
         """Here and not when it is first needed: while a network is traced no other thread may run one."""
         if next(self.network.parameters(), torch.empty(0)).is_cuda and len(self.example_shape) == 3:
             for multiple in MULTIPLES:
@@ -90,14 +122,15 @@ class Compiled(nn.Module):
                     self._fused[multiple] = fused(self.network, self.example_shape, multiple)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Compiled":
-        twin = Compiled(copy.deepcopy(self.network, memo), self.example_shape)
+        network = copy.deepcopy(self.network, memo)
+        twin = Compiled(network, self.example_shape, lowered=self._lowered, fuse=self._fuse)
         twin._choices = dict(self._choices)
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("a compiled network is of this machine; save the network itself, see bayesprune.save")
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """What the network says of x, batch first."""
         if not self._fits(x):
@@ -125,12 +158,19 @@ class Compiled(nn.Module):
             return [*torch_ways, *(f"native, {lanes} lanes" for lanes in LANES)]
         graphs = [f"{way}, graph" for way in torch_ways]
         graphs += self._fused_ways()
-        return ["torch", *graphs, *(["triton, graph"] if self._lowered is not None and gpu.is_available() else [])]
+        return ["torch", *graphs, *(["triton, graph"] if self._is_lowered and gpu.is_available() else [])]
+
+    @property
+    def _is_lowered(self) -> bool:
+        return not isinstance(self._lowered, UnsupportedError)
 
     def _fused_ways(self) -> list[str]:
         return [f"fused, widths of {multiple}, graph" for multiple in self._fused]
 
     def _measure(self, x: Tensor) -> Choice:
+        x = x.clone()  # a network may write into its input
+        if not isinstance(self.network(x), Tensor):
+            return Choice("torch", {})
         possible: dict[str, Callable[[Tensor], Tensor]] = {}
         for name in self._ways(x):
             way = self._way(name)
@@ -166,7 +206,8 @@ class Compiled(nn.Module):
 
     def _run_channels_last(self, x: Tensor) -> Tensor:
         if self._channels_last is None:
-            twin = copy.deepcopy(self.network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            with torch.inference_mode(False):
+                twin = copy.deepcopy(self.network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             object.__setattr__(self, "_channels_last", twin)  # not a part of the network
         assert self._channels_last is not None
         result: Tensor = self._channels_last(x.contiguous(memory_format=torch.channels_last))
@@ -181,18 +222,18 @@ class Compiled(nn.Module):
     def _to_capture(self, name: str, x: Tensor) -> Callable[[Tensor], Tensor]:
         if name != "triton, graph":
             return self._way(name.removesuffix(", graph"))
-        assert self._lowered is not None
+        assert not isinstance(self._lowered, UnsupportedError)
         program = gpu.GpuProgram(self._lowered, len(x), x.device)
         return lambda x: self._shaped(program(x))
 
     def _shaped(self, result: Tensor) -> Tensor:
         """Outputs (n, values) as the network has them."""
-        assert self._lowered is not None
+        assert not isinstance(self._lowered, UnsupportedError)
         view = self._lowered.output
         return result if view.flat else result.reshape(len(result), view.channels, view.rows, view.columns)
 
     def _native(self, x: Tensor, lanes: int) -> Tensor:
-        assert self._lowered is not None
+        assert not isinstance(self._lowered, UnsupportedError)
         program = self._programs.get(lanes)
         if program is None:
             program = self._programs[lanes] = native.Program(self._lowered, lanes)
@@ -207,6 +248,13 @@ class Compiled(nn.Module):
         return {"lowered": self.reason or "yes", "choices": sizes}
 
 
+def _lowered(network: nn.Module, example_shape: tuple[int, ...]) -> Lowered | UnsupportedError:
+    try:
+        return lower(network, example_shape)
+    except UnsupportedError as error:
+        return error
+
+
 def fastest_native(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     """A function that runs a network on x (n, ...) float32 in the native engine, with the fastest number of lanes.
 
@@ -215,7 +263,7 @@ def fastest_native(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     compiled = Compiled(network, tuple(x.shape[1:]))
     if x.is_cuda or not compiled._fits(x):
         raise UnsupportedError(compiled.reason or f"the engine takes float32 on the CPU, got {x.dtype} on {x.device}")
-    with torch.inference_mode():
+    with torch.no_grad():
         ways = {f"native, {lanes} lanes": compiled._way(f"native, {lanes} lanes") for lanes in LANES}
         for way in ways.values():
             way(x)
@@ -238,7 +286,7 @@ def fastest_fused(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
             ways[name] = Captured(compiled._to_capture(name, x), x)
     if not ways:
         raise UnsupportedError("the operations of this network cannot be joined")
-    with torch.inference_mode():
+    with torch.no_grad():
         seconds = _seconds(ways, x)
     return ways[min(seconds, key=seconds.__getitem__)].again
 
@@ -249,7 +297,7 @@ def fastest_triton(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     Raises UnsupportedError where Triton is missing or the kernels have not all operations of the network.
     """
     compiled = Compiled(network, tuple(x.shape[1:]), fuse=False)
-    if compiled._lowered is None or not x.is_cuda or not gpu.is_available():
+    if not compiled._is_lowered or not x.is_cuda or not gpu.is_available():
         raise UnsupportedError(compiled.reason or f"the kernels need Triton and a GPU, got {x.device}")
     captured = Captured(compiled._to_capture("triton, graph", x), x)
     return captured.again

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from bayesprune.runtime.lowering import UnsupportedError
+from bayesprune.runtime.lowered import UnsupportedError
 from bayesprune.runtime.widths import filled_up
 
 ALLOWED = 1e-9  # of the largest output for an input, in float64

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesprune.runtime.lowering import Buffer, Lowered, Step, UnsupportedError, borders, view_size
+from bayesprune.runtime.lowered import Buffer, Lowered, Step, UnsupportedError, borders, view_size
 from bayesprune.runtime.panels import even_panels
 
 BLOCK = 128  # examples of a program
@@ -113,7 +113,7 @@ class GpuProgram:
         for panel in even_panels(step.matrix != 0, tile.height):
             missing = tile.height - len(panel.rows)
             count = -(-len(panel.columns) // DEPTH) * DEPTH if tile.products else len(panel.columns)
-            block = torch.zeros(tile.height, count)
+            block = torch.zeros(tile.height, count, dtype=torch.float32)
             block[: len(panel.rows), : len(panel.columns)] = step.matrix[panel.rows][:, panel.columns].float()
             offsets = torch.zeros(count, dtype=torch.int64)
             offsets[: len(panel.columns)] = step.reads[panel.columns] @ strides
@@ -122,7 +122,7 @@ class GpuProgram:
             weights.append((block if tile.products else block.T).reshape(-1))
             biases.append(torch.nn.functional.pad(step.bias[panel.rows].float(), (0, missing)))
             tap += count
-        nothing = torch.zeros(1)  # a layer without a live weight has neither taps nor weights
+        nothing = torch.zeros(1, dtype=torch.float32)  # a layer without a live weight has neither taps nor weights
         parts = (torch.tensor(table), torch.cat([*taps, nothing.long()]), torch.cat([*weights, nothing]))
         kept = [
             part.int() if part.dtype == torch.int64 else part for part in (*parts, torch.stack(biases), sites, places)

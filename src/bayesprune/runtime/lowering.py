@@ -1,91 +1,53 @@
-"""A network as a list of operations that the native engine runs in one call.
+"""A network as operations that the native engine runs in one call, and the GPU's kernels as one graph.
 
 BatchNorm is folded into the layer before it, ReLU and max-pooling become part of it; flattening and padding are views.
-What is not understood raises UnsupportedError, which names it.
+What is not understood raises UnsupportedError, which names it; what is understood is compared with the network, in
+float64, before anything runs it.
 """
 
 import copy
 import operator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections import Counter
+from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-Kind = Literal["panels", "maximum", "mean", "sum", "copy"]
+from bayesprune.runtime.lowered import Buffer, Kind, Lowered, Step, UnsupportedError, View, compute, view_size
+
 PASSES_ON = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+ADDITIONS = (torch.add, operator.add, operator.iadd, "add", "add_")
+SAME_VALUES = ("contiguous", "detach", "clone", torch.clone, "flatten", torch.flatten, "view", "reshape", torch.reshape)
+IN_PLACE = ("relu_", torch.relu_, functional.relu_, "add_", operator.iadd)
+# Functions as the modules that do the same, with the names of their arguments.
+POOLING = ("kernel_size", "stride", "padding")
+FUNCTIONS: Final[dict[Any, tuple[type[nn.Module], tuple[str, ...]]]] = {
+    functional.max_pool2d: (nn.MaxPool2d, (*POOLING, "dilation", "ceil_mode", "return_indices")),
+    torch.max_pool2d: (nn.MaxPool2d, (*POOLING, "dilation", "ceil_mode")),
+    functional.avg_pool2d: (nn.AvgPool2d, (*POOLING, "ceil_mode", "count_include_pad", "divisor_override")),
+    functional.adaptive_avg_pool2d: (nn.AdaptiveAvgPool2d, ("output_size",)),
+    functional.relu: (nn.ReLU, ("inplace",)),
+    **dict.fromkeys((torch.relu, torch.relu_, functional.relu_, "relu", "relu_"), (nn.ReLU, ())),
+}
+ALLOWED = 1e-9  # of the largest output for an input, in float64
+SCALES = (0.01, 1.0, 100.0)  # of the inputs of the proof: what is behind a ReLU must have its say
 
 
-class UnsupportedError(ValueError):
-    """The engine has no operation for something in the network."""
+class _Batch:
+    """The number of examples, as a number in the network's code."""
 
 
-@dataclass
-class Buffer:
-    """Activations of one example, (channels, rows, columns), and the zeros that its readers need around them."""
+class _Sizes:
+    """The shape of a value: a tuple of numbers in the network's code."""
 
-    channels: int
-    rows: int
-    columns: int
-    top: int = 0
-    left: int = 0
-    bottom: int = 0
-    right: int = 0
+    def __init__(self, view: View) -> None:
+        inner = (view_size(view),) if view.flat else (view.channels, view.rows, view.columns)
+        self.sizes: tuple[Any, ...] = (_Batch(), *inner)
 
 
-@dataclass
-class Step:
-    """One operation.
-
-    reads: of a layer, (n, 3) int64, the channel, row and column that each column of its matrix reads, relative to
-    where the first result begins.  matrix: (out, n) float32.  bias: (out,).
-    first: row and column of the input where the first result begins, without border; may be negative.
-    rows, columns: of the result, before the pooling of a layer.
-    """
-
-    kind: Kind
-    source: int
-    target: int
-    rows: int
-    columns: int
-    stride: tuple[int, int] = (1, 1)
-    first: tuple[int, int] = (0, 0)
-    window: tuple[int, int] = (1, 1)
-    relu: bool = False
-    pool: int = 1
-    source2: int = -1
-    matrix: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
-    reads: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
-    bias: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
-
-
-@dataclass(frozen=True)
-class View:
-    """What a value of the graph is: a part of a buffer, which may reach into its border.
-
-    first: row and column where it begins.  flat: whether its (channels, rows, columns) count as one axis.
-    step: the operation that makes it, where nothing but this value has been made of it.
-    """
-
-    buffer: int
-    channels: int
-    rows: int
-    columns: int
-    first: tuple[int, int] = (0, 0)
-    flat: bool = False
-    step: Step | None = None
-
-
-@dataclass
-class Lowered:
-    """Buffers and operations in order; input and output are numbers of buffers."""
-
-    buffers: list[Buffer]
-    steps: list[Step]
-    input: int
-    output: View
+Value = View | _Batch | _Sizes | int
 
 
 def lower(network: nn.Module, example_shape: tuple[int, ...]) -> Lowered:
@@ -94,10 +56,44 @@ def lower(network: nn.Module, example_shape: tuple[int, ...]) -> Lowered:
     The network stays as it is.  Raises UnsupportedError.
     """
     try:
-        traced = fx.symbolic_trace(copy.deepcopy(network).eval())
-    except Exception as error:
-        raise UnsupportedError(f"{type(network).__name__} cannot be traced: {error}") from error
-    return _Lowering(traced, example_shape).run()
+        return _lower(network, example_shape)
+    except UnsupportedError:
+        raise
+    except Exception as error:  # the code of the network is not ours: torch.fx and torch may say anything
+        raise UnsupportedError(
+            f"{type(network).__name__} cannot be traced: {error} ({type(error).__name__})"
+        ) from error
+
+
+def _lower(network: nn.Module, example_shape: tuple[int, ...]) -> Lowered:
+    _check_plain(network)
+    exact = copy.deepcopy(network).cpu().eval().double()
+    traced = fx.symbolic_trace(nn.Sequential(exact))  # around it, so that a single layer is one, too
+    lowered = _Lowering(traced, example_shape).run()
+    _prove(exact, lowered, example_shape)
+    return lowered
+
+
+def _check_plain(network: nn.Module) -> None:
+    """Raise UnsupportedError where something happens beside a module's own forward, which tracing would not see."""
+    for name, module in network.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise UnsupportedError(f"{name or type(network).__name__} has hooks; the engine would leave them out")
+        if "forward" in vars(module):
+            raise UnsupportedError(f"{name or type(network).__name__} has a forward of its own instance")
+
+
+def _prove(exact: nn.Module, lowered: Lowered, example_shape: tuple[int, ...]) -> None:
+    """Raise UnsupportedError unless network and operations, in float64, say the same of small and large inputs."""
+    x = torch.randn(len(SCALES), *example_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x *= torch.tensor(SCALES, dtype=torch.float64).reshape(-1, *(1,) * len(example_shape))
+    with torch.no_grad():
+        expected, found = exact(x.clone()), compute(lowered, x)
+    if isinstance(expected, Tensor) and expected.shape == found.shape:
+        off, largest = (value.flatten(1).abs().amax(1) for value in (expected - found, expected))
+        if bool((off <= ALLOWED * largest).all()):  # what is not a number is not the same
+            return
+    raise UnsupportedError(f"{type(exact).__name__} says something else than the operations that were made of it")
 
 
 class _Lowering:
@@ -106,8 +102,13 @@ class _Lowering:
         self.graph, self.example_shape = traced.graph, example_shape
         self.buffers: list[Buffer] = []
         self.steps: list[Step] = []
-        self.views: dict[fx.Node, View] = {}
-        self.users: dict[fx.Node, int] = {node: len(node.users) for node in traced.graph.nodes}
+        self.values: dict[fx.Node, Value] = {}
+        self.readers = Counter(
+            self._origin(given)
+            for node in self.graph.nodes
+            if not self._is_same_value(node) and not _is_size(node)
+            for given in _inputs(node)
+        )
 
     def run(self) -> Lowered:
         """Go through the graph once."""
@@ -116,20 +117,20 @@ class _Lowering:
             raise UnsupportedError(f"the engine takes networks of one input, this one has {len(inputs)}")
         for node in self.graph.nodes:
             if node.op == "output":
-                return self._finish(node, self.views[inputs[0]].buffer)
-            self.views[node] = self._view(node)
+                return self._finish(node, inputs[0])
+            self.values[node] = self._value(node)
         raise UnsupportedError("the network has no output")
 
-    def _finish(self, node: fx.Node, source: int) -> Lowered:
-        (result,) = node.args
-        if not isinstance(result, fx.Node):
-            raise UnsupportedError(f"the engine returns one tensor, the network {type(result).__name__}")
-        view = self.views[result]
-        if view.first != (0, 0) or view.buffer == source:
+    def _finish(self, node: fx.Node, source: fx.Node) -> Lowered:
+        view, given = self._input(node), self.values[source]
+        assert isinstance(given, View)
+        buffer = self.buffers[view.buffer]
+        whole = view.first == (0, 0) and (view.rows, view.columns) == (buffer.rows, buffer.columns)
+        if not whole or view.buffer == given.buffer:
             view = self._copied(view, relu=False)
-        return Lowered(self.buffers, self.steps, source, view)
+        return Lowered(self.buffers, self.steps, given.buffer, view)
 
-    def _view(self, node: fx.Node) -> View:
+    def _value(self, node: fx.Node) -> Value:
         if node.op == "placeholder":
             if len(self.example_shape) not in (1, 3):
                 raise UnsupportedError(f"inputs must be (features,) or (channels, h, w), got {self.example_shape}")
@@ -147,19 +148,40 @@ class _Lowering:
 
     def _input(self, node: fx.Node, place: int = 0) -> View:
         given = node.args[place] if len(node.args) > place else node.kwargs.get("input")
-        if not isinstance(given, fx.Node):
+        view = self.values[given] if isinstance(given, fx.Node) else given
+        if not isinstance(view, View):
             raise UnsupportedError(f"{node.name}: the engine needs a tensor, got {given!r}")
-        return self.views[given]
+        return view
+
+    # ------------------------------------------------------------------ who reads what
+
+    def _is_same_value(self, node: fx.Node) -> bool:
+        """Whether a node only passes its input on, perhaps in another shape."""
+        if node.op == "call_module":
+            return isinstance(self.modules[str(node.target)], (*PASSES_ON, nn.Flatten))
+        return node.op in ("call_function", "call_method") and node.target in (*SAME_VALUES, functional.dropout)
+
+    def _origin(self, node: fx.Node) -> fx.Node:
+        """The node that made a value."""
+        while self._is_same_value(node) and (given := _inputs(node)):
+            node = given[0]
+        return node
 
     def _alone(self, node: fx.Node) -> bool:
-        """Whether nothing else reads the input of a node."""
-        given = node.args[0] if node.args else node.kwargs.get("input")
-        return isinstance(given, fx.Node) and self.users[given] == 1
+        """Whether nothing else reads the input of a node, in whatever shape."""
+        return self.readers[self._origin(_inputs(node)[0])] == 1
+
+    def _check_in_place(self, node: fx.Node, module: nn.Module | None = None) -> None:
+        """Raise UnsupportedError where a value changes that something else reads, too."""
+        in_place = node.target in IN_PLACE or bool(getattr(module, "inplace", False))
+        if in_place and not self._alone(node):
+            raise UnsupportedError(f"{node.name}: the engine has no operation in place on a value that others read")
 
     # ------------------------------------------------------------------ layers
 
     def _module(self, node: fx.Node, module: nn.Module) -> View:
         view = self._input(node)
+        self._check_in_place(node, module)
         if isinstance(module, PASSES_ON):
             return view
         if isinstance(module, nn.Linear):
@@ -175,7 +197,7 @@ class _Lowering:
         if isinstance(module, nn.AvgPool2d):
             kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
             return self._mean(node, view, kernel, stride, padding, module)
-        if isinstance(module, nn.AdaptiveAvgPool2d) and _pair(module.output_size) == (1, 1):
+        if isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size in (1, (1, 1), [1, 1]):
             size = (view.rows, view.columns)
             return self._mean(node, view, size, size, (0, 0), None)
         if isinstance(module, nn.ZeroPad2d):
@@ -183,17 +205,17 @@ class _Lowering:
             return self._padded(node, view, left, right, top, bottom)
         if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
             return _flat(view)
-        raise UnsupportedError(f"{node.target}: the engine has no {module}")
+        raise UnsupportedError(f"{_name(node)}: the engine has no {module}")
 
     def _linear(self, node: fx.Node, view: View, module: nn.Linear) -> View:
         if not view.flat:
-            raise UnsupportedError(f"{node.target}: the engine needs (n, features) before a Linear")
+            raise UnsupportedError(f"{_name(node)}: the engine needs (n, features) before a Linear")
         sites = torch.cartesian_prod(*map(torch.arange, (view.channels, view.rows, view.columns))).reshape(-1, 3)
         return self._layer(view, module.weight, sites, module.bias, 1, 1, first=view.first, flat=True)
 
     def _conv(self, node: fx.Node, view: View, module: nn.Conv2d) -> View:
         if view.flat or module.padding_mode != "zeros":
-            raise UnsupportedError(f"{node.target}: the engine has no {module} here")
+            raise UnsupportedError(f"{_name(node)}: the engine has no {module} here")
         kernel, stride, dilation = module.kernel_size, module.stride, module.dilation
         around = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         if module.padding == "same":
@@ -206,7 +228,7 @@ class _Lowering:
             (s + b + a - r - 1) // t + 1 for s, b, a, r, t in zip(size, before, after, around, stride, strict=True)
         )
         if min(rows, columns) < 1:
-            raise UnsupportedError(f"{node.target}: nothing is left of {size} under {module}")
+            raise UnsupportedError(f"{_name(node)}: nothing is left of {size} under {module}")
         inputs, outputs = module.in_channels // module.groups, module.out_channels
         taps = torch.cartesian_prod(torch.arange(inputs), torch.arange(kernel[0]), torch.arange(kernel[1]))
         taps = taps.reshape(-1, 3) * torch.tensor([1, dilation[0], dilation[1]])
@@ -243,20 +265,20 @@ class _Lowering:
 
     def _norm(self, node: fx.Node, view: View, module: nn.modules.batchnorm._BatchNorm) -> View:
         if module.running_mean is None or module.running_var is None:
-            raise UnsupportedError(f"{node.target}: the engine needs the running statistics of a BatchNorm")
+            raise UnsupportedError(f"{_name(node)}: the engine needs the running statistics of a BatchNorm")
         scale = torch.rsqrt(module.running_var.detach().double().cpu() + module.eps)
         if module.weight is not None:
             scale = scale * module.weight.detach().double().cpu()
         shift = -module.running_mean.detach().double().cpu() * scale
         if module.bias is not None:
             shift = shift + module.bias.detach().double().cpu()
+        if len(scale) != view.channels or (view.flat and view.rows * view.columns > 1):
+            raise UnsupportedError(f"{_name(node)}: the engine has no BatchNorm over flattened channels")
         step = view.step
         if step is not None and step.kind == "panels" and not step.relu and step.pool == 1 and self._alone(node):
             step.matrix = step.matrix * scale[:, None]
             step.bias = step.bias * scale + shift
             return view
-        if len(scale) != view.channels:
-            raise UnsupportedError(f"{node.target}: the engine has no BatchNorm over flattened channels")
         channel = torch.zeros(view.channels, 3, dtype=torch.int64)
         channel[:, 0] = torch.arange(view.channels)
         weight = torch.diag(scale)
@@ -264,28 +286,108 @@ class _Lowering:
 
     # ------------------------------------------------------------------ everything else
 
-    def _function(self, node: fx.Node) -> View:
-        target, view = node.target, self._input(node)
-        if target in (torch.relu, functional.relu, "relu", torch.relu_, "relu_"):
-            return self._relu(node, view)
-        if target in (torch.add, operator.add, operator.iadd, "add", "add_"):
+    def _function(self, node: fx.Node) -> Value:
+        target = node.target
+        if target is operator.getitem:
+            return self._number(node)
+        view = self._input(node)
+        if target in ("size", getattr):
+            return self._sizes(node, view)
+        if target in FUNCTIONS:
+            self._check_in_place(node)
+            return self._module(node, self._as_module(node))
+        if target is functional.dropout:
+            if self._arguments(node, ("p", "training", "inplace")).get("training", True):
+                raise UnsupportedError(f"{node.name}: the network drops values in eval mode, too")
+            return view
+        if target in ADDITIONS:
+            self._check_in_place(node)
             if node.kwargs or len(node.args) != 2:
                 raise UnsupportedError(f"{node.name}: the engine adds two tensors")
             return self._sum(node, view, self._input(node, 1))
-        if target in (torch.flatten, "flatten") and _arguments(node)[1:] in ((1,), (1, -1)):
-            return _flat(view)
-        if target in ("view", "reshape", torch.reshape) and _arguments(node)[2:] in ((-1,), (view_size(view),)):
-            return _flat(view)
-        if target is functional.pad and len(node.args) > 1 and node.kwargs.get("mode", "constant") == "constant":
-            amounts = list(node.args[1])  # type: ignore[arg-type]
-            if len(amounts) == 4 and len(node.args) == 2 and not node.kwargs.get("value"):
-                return self._padded(node, view, *amounts)
-        if target in (torch.mean, "mean") and _mean_of_image(node):
-            made = self._mean(node, view, (view.rows, view.columns), (1, 1), (0, 0), None)
-            return made if node.kwargs.get("keepdim") else _flat(made)
-        if target is getattr or target in ("size", "contiguous", operator.getitem, "detach"):
+        if target in (torch.flatten, "flatten"):
+            return self._flattened(node, view)
+        if target in ("view", "reshape", torch.reshape):
+            return self._reshaped(node, view)
+        if target is functional.pad:
+            return self._padded_by_function(node, view)
+        if target in (torch.mean, "mean"):
+            return self._mean_of_image(node, view)
+        if target in SAME_VALUES and len(node.args) == 1 and not node.kwargs:
             return view
         raise UnsupportedError(f"{node.name}: the engine has no {target}")
+
+    def _arguments(self, node: fx.Node, names: tuple[str, ...]) -> dict[str, Any]:
+        """The arguments behind the first, by name; numbers that the code computes from shapes are known."""
+        given: dict[str, Any] = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
+        if len(node.args) > 1 + len(names) or not set(given) <= {*names, "input"}:
+            raise UnsupportedError(f"{node.name}: the engine does not know all arguments of {node.target}")
+        return {name: self._known(node, value) for name, value in given.items() if name != "input"}
+
+    def _known(self, node: fx.Node, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            value = self.values[value]
+            if isinstance(value, View):
+                raise UnsupportedError(f"{node.name}: the engine needs numbers, got a tensor")
+            return value.sizes if isinstance(value, _Sizes) else value
+        return tuple(self._known(node, one) for one in value) if isinstance(value, list | tuple) else value
+
+    def _as_module(self, node: fx.Node) -> nn.Module:
+        kind, names = FUNCTIONS[node.target]
+        return kind(**self._arguments(node, names))
+
+    def _number(self, node: fx.Node) -> Value:
+        """An element of a shape."""
+        sizes = self.values[node.args[0]] if isinstance(node.args[0], fx.Node) else None
+        if not isinstance(sizes, _Sizes) or not isinstance(node.args[1], int):
+            raise UnsupportedError(f"{node.name}: the engine cannot take parts of a tensor")
+        found: Value = sizes.sizes[node.args[1]]
+        return found
+
+    def _sizes(self, node: fx.Node, view: View) -> Value:
+        sizes = _Sizes(view)
+        if node.target is getattr:
+            if node.args[1] != "shape":
+                raise UnsupportedError(f"{node.name}: the engine has no {node.args[1]} of a tensor")
+            return sizes
+        place = self._arguments(node, ("dim",)).get("dim")
+        return sizes if place is None else sizes.sizes[place]
+
+    def _flattened(self, node: fx.Node, view: View) -> View:
+        given = self._arguments(node, ("start_dim", "end_dim"))
+        last = 1 if view.flat else 3
+        if given.get("start_dim", 0) not in (1, 1 - last - 1) or given.get("end_dim", -1) not in (-1, last):
+            raise UnsupportedError(f"{node.name}: the engine flattens all but the examples")
+        return _flat(view)
+
+    def _reshaped(self, node: fx.Node, view: View) -> View:
+        """(examples, values): one of the two may be -1, and the second may not be that of several examples."""
+        given = [self._known(node, one) for one in node.args[1:]]
+        shape = given[0] if len(given) == 1 and isinstance(given[0], tuple) else tuple(given)
+        sizes = _Sizes(view).sizes
+        if len(shape) == len(sizes) and isinstance(shape[0], _Batch) and shape[1:] == sizes[1:]:
+            return view
+        examples, values = shape if len(shape) == 2 else (0, 0)
+        if node.kwargs or (isinstance(examples, _Batch) and values not in (-1, view_size(view))):
+            raise UnsupportedError(f"{node.name}: the engine has no {node.target} to {shape}")
+        if not isinstance(examples, _Batch) and (examples, values) != (-1, view_size(view)):
+            raise UnsupportedError(f"{node.name}: the engine has no {node.target} to {shape}")
+        return _flat(view)
+
+    def _padded_by_function(self, node: fx.Node, view: View) -> View:
+        given = self._arguments(node, ("pad", "mode", "value"))
+        amounts = given.get("pad", ())
+        if given.get("mode", "constant") != "constant" or given.get("value") or len(amounts) != 4:
+            raise UnsupportedError(f"{node.name}: the engine pads images with zeros")
+        return self._padded(node, view, *amounts)
+
+    def _mean_of_image(self, node: fx.Node, view: View) -> View:
+        given = self._arguments(node, ("dim", "keepdim"))
+        dims = given.get("dim")
+        if view.flat or not isinstance(dims, tuple) or sorted(int(d) % 4 for d in dims) != [2, 3]:
+            raise UnsupportedError(f"{node.name}: the engine takes means over images")
+        made = self._mean(node, view, (view.rows, view.columns), (1, 1), (0, 0), None)
+        return made if given.get("keepdim", False) else _flat(made)
 
     def _relu(self, node: fx.Node, view: View) -> View:
         if view.step is not None and self._alone(node):
@@ -314,7 +416,7 @@ class _Lowering:
         kernel, stride = _pair(module.kernel_size), _pair(module.stride)
         plain = _pair(module.padding) == (0, 0) and _pair(module.dilation) == (1, 1) and not module.ceil_mode
         if view.flat or not plain or module.return_indices:
-            raise UnsupportedError(f"{node.target}: the engine has no {module}")
+            raise UnsupportedError(f"{_name(node)}: the engine has no {module}")
         rows, columns = (
             (size - k) // s + 1 for size, k, s in zip((view.rows, view.columns), kernel, stride, strict=True)
         )
@@ -359,50 +461,26 @@ class _Lowering:
         return View(view.buffer, view.channels, view.rows + top + bottom, view.columns + left + right, first)
 
 
-def view_size(view: View) -> int:
-    """Values of one example."""
-    return view.channels * view.rows * view.columns
-
-
 def _flat(view: View) -> View:
     return View(view.buffer, view.channels, view.rows, view.columns, view.first, True, view.step)
 
 
-def _arguments(node: fx.Node) -> tuple[Any, ...]:
-    """The positional arguments with start_dim and end_dim of flatten among them."""
-    extra = tuple(node.kwargs[name] for name in ("start_dim", "end_dim") if name in node.kwargs)
-    return (*node.args, *extra)
+def _inputs(node: fx.Node) -> list[fx.Node]:
+    """The nodes that a node reads, as often as it does."""
+    found: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), found.append)
+    return found
 
 
-def _mean_of_image(node: fx.Node) -> bool:
-    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    return isinstance(dims, list | tuple) and sorted(int(d) % 4 for d in dims) == [2, 3]
+def _is_size(node: fx.Node) -> bool:
+    """Whether a node asks for the shape of a value instead of reading it."""
+    return node.target == "size" or (node.target is getattr and node.args[1] == "shape")
+
+
+def _name(node: fx.Node) -> str:
+    """As the user knows it: a module without the wrapper around the network, or the node's own name."""
+    return str(node.target).removeprefix("0.") if node.op == "call_module" else node.name
 
 
 def _pair(value: Any) -> tuple[int, int]:
     return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
-
-
-def borders(lowered: Lowered) -> list[Buffer]:
-    """The buffers with as many zeros around them as their readers reach for."""
-    buffers = [copy.copy(buffer) for buffer in lowered.buffers]
-    for step in lowered.steps:
-        buffer = buffers[step.source]
-        reach = _reach(step)
-        buffer.top, buffer.left = max(buffer.top, -step.first[0]), max(buffer.left, -step.first[1])
-        buffer.bottom = max(buffer.bottom, reach[0] - buffer.rows)
-        buffer.right = max(buffer.right, reach[1] - buffer.columns)
-    return buffers
-
-
-def _reach(step: Step) -> tuple[int, int]:
-    """The row and column after the last that an operation reads."""
-    window = step.window
-    if step.kind == "panels":
-        window = (int(step.reads[:, 1].max()) + 1, int(step.reads[:, 2].max()) + 1)
-    elif step.kind in ("sum", "copy"):
-        return step.rows, step.columns
-    return (
-        step.first[0] + (step.rows - 1) * step.stride[0] + window[0],
-        step.first[1] + (step.columns - 1) * step.stride[1] + window[1],
-    )

@@ -8,6 +8,8 @@ from torch import Tensor
 MOST_ROWS = 8  # as in native/engine.h
 # A panel of h rows that read n inputs between them costs n (h + LOAD): a product for every row, a load for all.
 LOAD = 0.6
+TIE = 1e-2  # below any difference between two savings
+MOST_COMPARED = 4096
 
 
 class Panel(NamedTuple):
@@ -35,28 +37,36 @@ def panels(live: Tensor) -> list[Panel]:
     return [Panel(group, live[group].any(0).nonzero().flatten()) for group in done + groups]
 
 
-class Part(NamedTuple):
-    """Some columns of a panel.  begins, ends: whether none of its columns comes before, after."""
+class Parts(NamedTuple):
+    """Panels in parts of their columns, m of them, those of the first columns first.
 
-    rows: list[int]
+    panel: (m,) the panel of each part.  begins, ends: (m,) bool, whether none of its columns comes before, after.
+    counts: (m,) of columns.  columns: all of them, part after part.  owner: of the same length, the panel of each.
+    """
+
+    panel: Tensor
+    begins: Tensor
+    ends: Tensor
+    counts: Tensor
     columns: Tensor
-    begins: bool
-    ends: bool
+    owner: Tensor
 
 
-def parts(whole: list[Panel], number: Tensor) -> list[Part]:
-    """The panels in parts, those of the first columns first; number: (columns,) of the part of each, growing."""
-    count = int(number.max()) + 1 if len(number) else 1
-    if count == 1:
-        return [Part(*panel, begins=True, ends=True) for panel in whole]
-    found = []
-    for one in range(count):
-        for panel in whole:
-            columns = panel.columns[number[panel.columns] == one]
-            begins, ends = one == 0, one == count - 1
-            if begins or ends or len(columns):  # the first adds the bias, the last the ReLU
-                found.append(Part(panel.rows, columns, begins, ends))
-    return found
+def parts(whole: list[Panel], number: Tensor) -> Parts:
+    """The panels in parts; number: (columns,) of the part of each column, growing.
+
+    Parts without columns are left out, but for the first, which adds the bias, and the last, which has the ReLU.
+    """
+    last = int(number.max()) if len(number) else 0
+    columns = torch.cat([panel.columns for panel in whole])
+    owner = torch.repeat_interleave(torch.tensor([len(panel.columns) for panel in whole]))
+    place = number[columns] * len(whole) + owner
+    order = torch.argsort(place, stable=True)
+    counts = torch.bincount(place, minlength=(last + 1) * len(whole))
+    part = torch.arange(len(counts)) // len(whole)
+    kept = (counts > 0) | (part == 0) | (part == last)
+    panel = (torch.arange(len(counts)) % len(whole))[kept]
+    return Parts(panel, part[kept] == 0, part[kept] == last, counts[kept], columns[order], owner[order])
 
 
 def even_panels(live: Tensor, height: int) -> list[Panel]:
@@ -82,21 +92,40 @@ def even_panels(live: Tensor, height: int) -> list[Panel]:
 def _pairs(read: Tensor, height: int, *, always: bool = False) -> list[tuple[int, int]]:
     """Disjoint pairs of panels of one height that save something together; read: (panels, columns) 0 or 1.
 
+    The pair that saves most comes first, then the best of the rest, and so on: every panel proposes to the one with
+    which it saves most, and where two propose to each other they are that pair.  A little noise decides between equals,
+    which otherwise would all propose to the first.
     always: pair those that save nothing, too, but for one of an odd number.
+    Of more than MOST_COMPARED panels neighbours are compared only.
     """
+    found = []
+    for first in range(0, len(read), MOST_COMPARED):
+        some = read[first : first + MOST_COMPARED]
+        found += [(first + a, first + b) for a, b in _matched(_saved(some, height), always=always)]
+    return found
+
+
+def _saved(read: Tensor, height: int) -> Tensor:
+    """What every two panels save together, (panels, panels)."""
     counts = read.sum(1)
     both = counts[:, None] + counts[None, :]
-    union = both - read @ read.T
-    saved = both * (height + LOAD) - union * (2 * height + LOAD)
-    first, second = torch.triu_indices(len(read), len(read), offset=1)
-    worth = saved[first, second]
-    order = torch.argsort(worth, descending=True, stable=True)
-    if not always:
-        order = order[: int((worth > 0).sum())]
-    free = [True] * len(read)
-    pairs = []
-    for a, b in zip(first[order].tolist(), second[order].tolist(), strict=True):
-        if free[a] and free[b]:
-            free[a] = free[b] = False
-            pairs.append((a, b))
+    return both * (height + LOAD) - (both - read @ read.T) * (2 * height + LOAD)
+
+
+def _matched(saved: Tensor, *, always: bool) -> list[tuple[int, int]]:
+    noise = torch.rand(saved.shape, generator=torch.Generator().manual_seed(0)).triu()
+    saved = saved + TIE * (noise + noise.T)
+    saved.fill_diagonal_(-torch.inf)
+    free = torch.arange(len(saved))
+    pairs: list[tuple[int, int]] = []
+    while len(free) > 1:
+        worth, partner = saved.max(1)
+        mutual = partner[partner] == torch.arange(len(free))
+        if not always:
+            mutual &= worth > 2 * TIE
+        chosen = mutual & (torch.arange(len(free)) < partner)
+        if not chosen.any():
+            break
+        pairs += zip(free[chosen].tolist(), free[partner[chosen]].tolist(), strict=True)
+        free, saved = free[~mutual], saved[~mutual][:, ~mutual]
     return pairs

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bayesprune.runtime.lowering import UnsupportedError
+from bayesprune.runtime.lowered import UnsupportedError
 from bayesprune.structure import Structure, trace
 
 FILL = -1  # the index of an entry that is new

@@ -3,12 +3,13 @@
 import ctypes
 import functools
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bayesprune.runtime.lowering import Buffer, Lowered, Step, borders, view_size
-from bayesprune.runtime.panels import MOST_ROWS, Panel, panels, parts
+from bayesprune.runtime.lowered import Buffer, Lowered, Step, borders, view_size
+from bayesprune.runtime.panels import MOST_ROWS, Panel, Parts, parts
 
 LIBRARY = Path(__file__).with_name("engine.so")
 KINDS = {"panels": 0, "maximum": 1, "mean": 2, "sum": 3, "copy": 4}
@@ -62,47 +63,34 @@ class Program:
         buffers = borders(lowered)
         self.inputs = buffers[lowered.input].channels * buffers[lowered.input].rows * buffers[lowered.input].columns
         self.outputs = view_size(lowered.output)
+        view = lowered.output
+        assert (view.rows, view.columns) == (buffers[view.buffer].rows, buffers[view.buffer].columns)
         operations: list[list[int]] = []
-        rows: list[list[int]] = []
-        taps: list[Tensor] = []
-        weights: list[Tensor] = []
-        biases: list[Tensor] = []
-        tap_count = weight_count = 0
-        self.products = 0  # per example, zeros of panels counted
-        for step in lowered.steps:
-            source, first = buffers[step.source], len(rows)
+        tables = [_Tables.empty()]
+        for step, whole in zip(lowered.steps, lowered.panels, strict=True):
+            source, first = buffers[step.source], sum(len(table.panels) for table in tables)
             in_parts = False
             if step.kind == "panels":
-                whole = panels(step.matrix != 0)
                 together = _channels_together(step, whole, source, lanes, WIDTHS[self._set])
                 in_parts = together < source.channels
-                for part in parts(whole, step.reads[:, 0] // together):
-                    height, count = len(part.rows), len(part.columns)
-                    ends = (int(part.begins), int(part.ends))
-                    rows.append(
-                        [height, tap_count, count, weight_count, *ends, *part.rows, *[0] * (MOST_ROWS - height)]
-                    )
-                    taps.append(step.reads[part.columns] @ _strides(source, lanes))
-                    weights.append(step.matrix[part.rows][:, part.columns].T.reshape(-1))
-                    biases.append(torch.cat([step.bias[part.rows], torch.zeros(MOST_ROWS - height).double()]))
-                    tap_count, weight_count = tap_count + count, weight_count + height * count
-                    self.products += height * count * step.rows * step.columns
+                tables.append(_tables(step, whole, parts(whole, step.reads[:, 0] // together), _strides(source, lanes)))
             operations.append(
                 [
                     *(KINDS[step.kind], step.source, step.source2, step.target, step.rows, step.columns),
                     *(*step.stride, source.top + step.first[0], source.left + step.first[1], *step.window),
-                    *(int(step.relu), step.pool, int(in_parts), first, len(rows) - first),
+                    *(int(step.relu), step.pool, int(in_parts), first, len(tables[-1].panels) if whole else 0),
                 ]
             )
+        joined = _joined(tables)
         shapes = [[b.channels, b.rows, b.columns, b.top, b.left, b.bottom, b.right] for b in buffers]
         self._parts = (
             _integers(operations),
             _integers(shapes),
-            _integers(rows),
-            torch.cat([*taps, torch.zeros(1, dtype=torch.int64)]),
+            joined.panels,
+            joined.taps,
             torch.cat([_places(buffers[number], lanes) for number in (lowered.input, lowered.output.buffer)]),
-            torch.cat([*weights, torch.zeros(1).double()]).float(),
-            torch.cat([*biases, torch.zeros(1).double()]).float(),
+            joined.weights.float(),
+            joined.biases.float(),
         )
         pointers = [ctypes.c_void_p(part.data_ptr()) for part in self._parts]
         counts = (len(operations), len(shapes), lanes, self.inputs, self.outputs)
@@ -115,7 +103,7 @@ class Program:
         """What the network says of x (n, inputs) float32, contiguous; (n, outputs)."""
         engine = library()
         assert engine is not None
-        result = torch.empty(len(x), self.outputs)
+        result = torch.empty(len(x), self.outputs, dtype=torch.float32)
         try:
             room, space = self._spaces.pop()
         except IndexError:
@@ -129,6 +117,57 @@ class Program:
         )
         self._spaces.append((room, space))
         return result
+
+
+class _Tables(NamedTuple):
+    """What the engine reads of one or more layers.
+
+    panels: (m, 6 + MOST_ROWS) int64, see engine.h; where taps and weights begin is counted from the first of the layer.
+    taps: int64.  weights: by tap and row.  biases: (m * MOST_ROWS,).
+    """
+
+    panels: Tensor
+    taps: Tensor
+    weights: Tensor
+    biases: Tensor
+
+    @classmethod
+    def empty(cls) -> "_Tables":
+        numbers = torch.zeros(0, dtype=torch.float64)
+        return cls(torch.zeros(0, 6 + MOST_ROWS, dtype=torch.int64), numbers.long(), numbers, numbers)
+
+
+def _tables(step: Step, whole: list[Panel], found: Parts, strides: Tensor) -> _Tables:
+    heights = torch.tensor([len(panel.rows) for panel in whole])
+    rows = _integers([[*panel.rows, *[0] * (MOST_ROWS - len(panel.rows))] for panel in whole])
+    height = heights[found.panel]
+    each = [height, _starts(found.counts), found.counts, _starts(found.counts * height), found.begins, found.ends]
+    tall = heights[found.owner]  # every column of a part has a weight for every row of its panel
+    entry = torch.repeat_interleave(tall)
+    row = rows[found.owner[entry], torch.arange(len(entry)) - _starts(tall)[entry]]
+    used = torch.arange(MOST_ROWS) < height[:, None]
+    return _Tables(
+        torch.cat([torch.stack([one.long() for one in each], 1), rows[found.panel]], 1),
+        step.reads[found.columns] @ strides,
+        step.matrix[row, found.columns[entry]],
+        (step.bias[rows[found.panel]] * used).flatten(),
+    )
+
+
+def _joined(tables: list[_Tables]) -> _Tables:
+    """One after the other, and a zero at the end, so that nothing is empty."""
+    taps = weights = 0
+    for table in tables:
+        table.panels[:, 1] += taps
+        table.panels[:, 3] += weights
+        taps, weights = taps + len(table.taps), weights + len(table.weights)
+    panels, *others = (torch.cat(one) for one in zip(*tables, strict=True))
+    return _Tables(panels.contiguous(), *(torch.cat([one, one.new_zeros(1)]) for one in others))
+
+
+def _starts(counts: Tensor) -> Tensor:
+    """Where each begins when they follow each other."""
+    return counts.cumsum(0) - counts
 
 
 def _channels_together(step: Step, whole: list[Panel], source: Buffer, lanes: int, width: int) -> int:
