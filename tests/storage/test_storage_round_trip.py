@@ -120,6 +120,17 @@ def test_a_band_of_a_million_rectangles_is_written_in_time():
     assert np.array_equal(get_mask(BitReader(writer.to_bytes()), *band.shape), band)
 
 
+def test_holes_in_a_full_matrix_are_written_in_time():
+    """Every hole is the corner of several rectangles, none of which is worth its bits."""
+    holed = np.random.default_rng(0).random((512, 4608)) > 0.005
+    start = time.perf_counter()
+    writer = BitWriter()
+    put_mask(writer, holed)
+    assert time.perf_counter() - start < 3
+    assert writer.length < 12 * np.count_nonzero(~holed)
+    assert np.array_equal(get_mask(BitReader(writer.to_bytes()), *holed.shape), holed)
+
+
 @given(st.lists(st.integers(0, 2**40), max_size=30), st.integers(0, 2**50))
 def test_numbers(values, single):
     values = np.array(values, np.int64)

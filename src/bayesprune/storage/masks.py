@@ -16,8 +16,10 @@ from bayesprune.storage.bits import BitReader, BitWriter, Flags, Numbers, gaps
 from bayesprune.storage.errors import StorageError
 
 LEAST = 3  # height and width of a rectangle
-# Bands along a diagonal are a million overlapping rectangles, and choosing among them takes half a minute.
-MOST_CANDIDATES = 100_000
+# Bands along a diagonal are a million overlapping rectangles, and choosing among them takes half a minute.  Holes in a
+# full matrix are few bits without rectangles, and each is the corner of some: below that many bits for each nothing can
+# be gained.
+MOST_CANDIDATES, FEW_CANDIDATES, LEAST_BITS = 100_000, 1000, 4
 
 Rectangles = NDArray[np.int64]
 
@@ -31,7 +33,8 @@ def put_mask(writer: BitWriter, live: Flags) -> None:
     if not (rows.all() and columns.all()):
         inner = live[rows][:, columns]
         ways.append(_written(inner, rows, columns, _none()))
-    rectangles = greedy(inner, (LEAST, LEAST), most=MOST_CANDIDATES)
+    worth = min(way.length for way in ways) // LEAST_BITS
+    rectangles = greedy(inner, (LEAST, LEAST), most=min(MOST_CANDIDATES, max(FEW_CANDIDATES, worth)))
     if len(rectangles):
         ways.append(_written(inner, rows, columns, rectangles))
     writer.extend(min(ways, key=lambda way: way.length))

@@ -21,7 +21,7 @@ WARM: Final = 0.5  # seconds
 class NetworkWork:
     """Of one network.
 
-    live_macs: its nonzero weights times their uses, per example, products with padding among them.
+    live_macs: its nonzero weights times their uses, per example, without products with the zeros of padding.
     weight_bytes: of the nonzero weights and of all other parameters and buffers, once per call.
     example_bytes: of the input and output of an example.
     """
@@ -88,9 +88,13 @@ def work_of(network: nn.Module, example: Tensor) -> NetworkWork:
     layers = [one for one in network.modules() if isinstance(one, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
     live_macs = 0
 
-    def count(layer: Any, _: Any, out: Tensor) -> None:
+    def count(layer: Any, given: tuple[Tensor], _: Any) -> None:
         nonlocal live_macs
-        live_macs += int(layer.weight.count_nonzero()) * (out.numel() // layer.weight.shape[0])
+        ones, live = torch.ones_like(given[0]), (layer.weight != 0).to(given[0])
+        made = (
+            nn.functional.linear(ones, live) if isinstance(layer, nn.Linear) else layer._conv_forward(ones, live, None)
+        )
+        live_macs += int(made.double().sum())
 
     hooks = [layer.register_forward_hook(count) for layer in layers]
     try:
