@@ -1,6 +1,7 @@
 """SNIP, magnitude, L1, polarization and group-norm: their scores, thresholds and steps against plain answers."""
 
 import copy
+import itertools
 import math
 
 import numpy as np
@@ -219,7 +220,7 @@ def test_polarization_pulls_small_scales_down_and_large_ones_up():
         ([0.0] * 6, 0.0, 0.2),
         ([1.0] * 4, 0.0, 0.2),
         ([0.04] * 9 + [0.05] * 30 + [0.06] * 9 + [0.3], 0.0, 0.04),  # a layer whose scales are all small: nothing goes
-        ([0.008] + [0.015] * 9 + [0.025] * 5 + [0.5], 0.0, 0.015),  # counts that rise from zero on
+        ([0.008] + [0.015] * 9 + [0.025] * 5 + [0.5], 0.025, 0.5),  # a heap a little above zero
         ([0.03, 0.11, 0.4, 0.7], 0.0, 0.03),  # few channels, apart from each other
         ([0.0] * 3 + [0.03, 0.11, 0.4, 0.7], 0.0, 0.03),
     ],
@@ -228,6 +229,19 @@ def test_the_threshold_separates_the_heaps(scales, low, high):
     found = polarization.threshold(torch.tensor(scales))
     assert low < found < high
     assert found >= polarization.FALLBACK
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_threshold_is_the_first_valley(seed):
+    """As Zhuang (2020), section 3.3, finds it: bin after bin."""
+    generator = torch.Generator().manual_seed(seed)
+    low = 0.06 * torch.rand(40, generator=generator) ** (1 + seed % 3)
+    scales = torch.cat([low, 0.5 + 0.3 * torch.rand(20, generator=generator)]).double()
+    counts = [sum(0.01 * i <= scale < 0.01 * (i + 1) for scale in scales.tolist()) for i in range(100)]
+    for i in range(98):
+        if counts[i + 1] <= counts[i] and counts[i + 2] >= counts[i + 1]:
+            break
+    assert polarization.threshold(scales) == pytest.approx(0.01 * (i + 1))
 
 
 def test_live_channels_of_made_up_layers():
@@ -338,7 +352,7 @@ def test_the_macs_target_is_met_within_one_unit(make, target):
 
 
 def test_what_is_left_of_the_budget_is_given_back():
-    """A dear channel goes last; a neuron that went before it comes back, one that is empty does not."""
+    """A dear channel goes last; a neuron that went before it comes back, one that is gone does not."""
     run = a_run("group-norm", lenet())
     layers = {layer.name: layer.out_units for layer in run.structure.layers}
     importance = torch.full((run.structure.unit_count,), 9.0, dtype=torch.float64)
@@ -346,10 +360,41 @@ def test_what_is_left_of_the_budget_is_given_back():
     alive = torch.ones_like(run.structure.removable)
     alive[[int(layers["fc1"][0]), int(layers["fc1"][1])]] = False
     target = (macs(run.structure, alive) - 1) / macs(run.structure)
-    found = group_norm.live_at(run.structure, importance, target)
+    dead = torch.zeros_like(alive)
+    dead[layers["fc1"][0]] = True
+    found = group_norm.live_at(run.structure, importance, target, dead)
     assert found[layers["fc1"]][:2].tolist() == [False, True]
     assert int((~found).sum()) == 2
     assert not found[layers["conv1"][0]]
+
+
+def test_units_that_are_gone_stay_gone_and_do_not_count():
+    """Their norms' scales stay; neither those nor a target that is met already bring them back."""
+    network = normed()
+    run = a_run("group-norm", network)
+    scales = {"norm1": network.norm1.weight.detach()}
+    conv1 = next(layer.out_units for layer in run.structure.layers if layer.name == "conv1")
+    dead = torch.zeros_like(run.structure.removable)
+    dead[conv1[:5]] = True
+    with torch.no_grad():
+        network.conv1.weight[:5] = 0
+        network.conv2.weight[:, :5] = 0
+    importance = group_norm.importances(run.structure, run.weights(), scales, dead)
+    assert (importance[conv1[:5]] == 0).all()
+    assert float(importance[conv1[5:]].mean()) == pytest.approx(1)
+    for target in (1.0, 0.9, 0.3):
+        assert not group_norm.live_at(run.structure, importance, target, dead)[conv1[:5]].any()
+
+
+@pytest.mark.parametrize("make", [normed, residual])
+def test_cuts_only_add_to_each_other(monkeypatch, make):
+    cuts, live_at = [], group_norm.live_at
+    monkeypatch.setattr(group_norm, "live_at", lambda *given: cuts.append(live_at(*given)) or cuts[-1])
+    run = a_run("group-norm", make(), prune_epochs=8, pruning_steps=6, target_macs=0.2)
+    group_norm.prune(run)
+    assert len(cuts) > 3
+    for before, after in itertools.pairwise(cuts):
+        assert not (after & ~before).any()
 
 
 def test_no_layer_goes_whatever_the_target():

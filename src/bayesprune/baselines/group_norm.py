@@ -25,18 +25,23 @@ def siblings(structure: Structure) -> Tensor:
     return found
 
 
-def importances(structure: Structure, weights: Mapping[str, Tensor], norms: Mapping[str, Tensor]) -> Tensor:
-    """The squared L2 norm of all weights of each unit over the mean of its siblings, (unit_count,).
+def importances(
+    structure: Structure, weights: Mapping[str, Tensor], norms: Mapping[str, Tensor], dead: Tensor | None = None
+) -> Tensor:
+    """The squared L2 norm of all weights of each unit over the mean of its live siblings, (unit_count,).
 
     weights: by layer.  norms: scales of BatchNorms by name, (channels,); they belong to their units.
+    dead: (unit_count,) bool, units that are gone; they have none.
     """
     sums = unit_sums(structure, {name: weight.double().square() for name, weight in weights.items()})
     for name, scale in norms.items():
         sums = sums.index_add(0, structure.norms[name], scale.double().square())
-    family = siblings(structure)
+    family, live = siblings(structure), torch.ones_like(structure.removable) if dead is None else ~dead
+    sums = sums * live
     for number in family.unique().tolist():
         mine = family == number
-        sums[mine] /= sums[mine].mean().clamp_min(torch.finfo(sums.dtype).tiny)
+        mean = sums[mine].sum() / live[mine].sum().clamp_min(1)
+        sums[mine] /= mean.clamp_min(torch.finfo(sums.dtype).tiny)
     return sums
 
 
@@ -54,9 +59,10 @@ def pulls(structure: Structure, importance: Tensor) -> Tensor:
     return result * structure.removable
 
 
-def live_at(structure: Structure, importance: Tensor, target: float) -> Tensor:
+def live_at(structure: Structure, importance: Tensor, target: float, dead: Tensor | None = None) -> Tensor:
     """The units that stay, (unit_count,) bool, when the least important go until at most `target` of the MACs is left.
 
+    dead: (unit_count,) bool, units that are gone already, and stay so.
     The most important unit of every layer always stays, so a small target may be out of reach.  Where a dear unit was
     the last to go, cheaper ones that went before it come back as far as the target allows, the most important first.
     """
@@ -66,11 +72,13 @@ def live_at(structure: Structure, importance: Tensor, target: float) -> Tensor:
         candidates = layer.out_units[structure.removable[layer.out_units]]
         if len(candidates) == len(layer.out_units):
             may_go[candidates[importance[candidates].argmax()]] = False
+    gone = torch.zeros_like(may_go) if dead is None else dead
+    may_go &= ~gone
     order = importance.masked_fill(~may_go, torch.inf).argsort(stable=True)[: int(may_go.sum())]
     allowed = target * macs(structure)
 
     def alive(count: int) -> Tensor:
-        result = torch.ones_like(structure.removable)
+        result = ~gone
         result[order[:count]] = False
         return result
 
@@ -83,7 +91,7 @@ def live_at(structure: Structure, importance: Tensor, target: float) -> Tensor:
             few = middle + 1
     result = alive(few)
     for unit in order[max(0, few - GIVE_BACK) : few].flip(0):
-        result[unit] = bool(importance[unit] > 0)  # what earlier cuts have emptied stays dead
+        result[unit] = True
         if macs(structure, result) > allowed:
             result[unit] = False
     return result
@@ -98,10 +106,11 @@ def prune(run: Run) -> Masks:
     weight_pulls = {name: torch.zeros_like(weight) for name, weight in run.weights().items()}
     scale_pulls = {name: torch.zeros_like(scale) for name, scale in scales.items()}
     sparse = SPARSE_SHARE if run.strength > 0 else 0.0
+    dead = torch.zeros_like(structure.removable)
     steps_done = 0
 
     def importance() -> Tensor:
-        return importances(structure, run.weights(), {name: scale.detach() for name, scale in scales.items()})
+        return importances(structure, run.weights(), {name: scale.detach() for name, scale in scales.items()}, dead)
 
     def penalty() -> Tensor:
         parts = [(weight_pulls[name] * weight.square()).sum() for name, weight in weights.items()]
@@ -118,8 +127,8 @@ def prune(run: Run) -> Masks:
 
     def cut(step: int) -> None:
         target = 1 - (1 - s.target_macs) * step / s.pruning_steps
-        dead = (~live_at(structure, importance(), target)).double()
-        for name, value in to_weights(structure, dead).items():
+        dead.copy_(~live_at(structure, importance(), target, dead))
+        for name, value in to_weights(structure, dead.double()).items():
             if name in masks:
                 masks[name].copy_((value == 0).expand(masks[name].shape))
                 run.weights()[name].mul_(masks[name])

@@ -12,8 +12,8 @@ from bayesprune.structure import Structure, unit_costs
 
 FIRST_SCALE, LARGEST_SCALE = 0.5, 1.0
 BINS = 100
-FALLBACK = 0.01  # threshold where the histogram has no heap at zero
-LARGEST_THRESHOLD = 0.2  # a heap that ends above it is not one of zeros
+FALLBACK = 0.01  # threshold where the histogram has no valley near zero
+LARGEST_THRESHOLD = 0.2  # what lies below a valley above it is no heap of zeros
 
 
 def polarization(scales: Sequence[Tensor], t: float, factors: Tensor | None = None) -> Tensor:
@@ -40,17 +40,17 @@ def cost_factors(structure: Structure, names: Sequence[str], spread: float) -> T
 
 
 def threshold(scales: Tensor) -> float:
-    """The end of the heap at zero in a histogram of scales (channels,) in [0, 1]: where the counts stop falling.
+    """The first valley in a histogram of scales (channels,) in [0, 1]: where the counts rise after they have fallen.
 
-    0.01 where the counts do not fall from zero on, or where the heap ends above 0.2: a layer whose scales are all small
-    is in use all the same, because what comes after it makes up for them.
+    As in the authors' code counts that stay the same are both.  0.01 where there is no valley, or where it is above
+    0.2: a layer whose scales are all small is in use all the same, because what comes after it makes up for them.
     """
     counts = torch.histc(scales.detach().double().cpu(), BINS, 0.0, LARGEST_SCALE)
     changes = counts.diff()
-    stopped = (changes >= 0).nonzero().flatten()
-    if changes[0] >= 0 or not len(stopped):
+    valleys = ((changes[:-1] <= 0) & (changes[1:] >= 0)).nonzero().flatten()
+    if not len(valleys):
         return FALLBACK
-    found = float(stopped[0]) * LARGEST_SCALE / BINS
+    found = float(valleys[0] + 1) * LARGEST_SCALE / BINS
     return found if found <= LARGEST_THRESHOLD else FALLBACK
 
 
