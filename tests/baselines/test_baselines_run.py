@@ -152,6 +152,8 @@ def test_the_horseshoe_and_element_sparsity():
     settings = quick("group-variational-dropout", scale_prior="horseshoe", element_sparsity=True, strength=3.0)
     result = baselines.run("group-variational-dropout", small_mlp(), digits(), settings=settings)
     assert result.summary["accuracy"] > 0.9
+    assert result.summary["nonzero_fraction"] < 0.5
+    assert result.summary["macs_removed"] > 0.1
 
 
 def test_regression():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_up_rows import CONFIGS, a_row
 
-from bayesprune import data
+from bayesprune import baselines, data
 from bayesprune.cli import job_runner, main
 from bayesprune.reproduce import ROWS, RowFiles, jobs, merge, run_job, table2_report
 from bayesprune.reproduce.row_files import KEYS
@@ -185,6 +185,17 @@ def test_a_stale_row_is_named_left_out_and_computed_again(table2, finished, monk
     assert ran == ["magnitude-best-0"]
 
 
+def test_a_row_of_an_earlier_method_is_stale(table2, finished, monkeypatch):
+    known = baselines.METHODS["magnitude"]
+    monkeypatch.setitem(baselines.METHODS, "magnitude", replace(known, revision=known.revision + 1))
+    assert "runs      3 epochs  magnitude-best-0: stale (revision 1 instead of 2)" in table2(*ALL, "--list")[1]
+    path = FOLDER / "magnitude-best-0.json"
+    row = json.loads(path.read_text())
+    assert row.pop("revision") == 1
+    path.write_text(json.dumps(row))  # as before there were revisions
+    assert "magnitude-best-0: stale (revision 1 instead of 2)" in table2(*ALL, "--list")[1]
+
+
 def test_a_table_of_stale_rows_only_is_refused(table2, finished):
     for method in METHODS.split(","):
         retune(f"{method}-best-0", learning_rate=0.5)
@@ -290,6 +301,7 @@ def test_merging_a_row_that_comes_meanwhile(tmp_path, monkeypatch):
     [
         (("--row", "lenet6"), "'lenet6' is not one of lenet5, alexnet"),
         ((*QUICK, "--methods", "snap"), "unknown method 'snap'; choose from unpruned, ours"),
+        ((*QUICK, "--methods", "ours-paper-prior"), "no method of ours-paper-prior is part of the protocol best"),
         ((*QUICK, "--protocols", "worst"), "unknown protocol 'worst'; choose from best, paper"),
         ((*QUICK, "--seeds", "a"), "'a' is not a list of whole numbers"),
         ((*QUICK, "--epochs-scale", "2"), "epochs_scale must be above 0 and at most 1, got 2.0"),

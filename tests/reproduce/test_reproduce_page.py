@@ -32,8 +32,8 @@ def test_remarks_are_computed():
     best = [group for group in groups(of_both_protocols()) if group.protocol == "best"]
     lines = remarks(best, TABLE2["lenet5"])
     assert lines == [
-        "- `ours` is not the best in accuracy %: 89.00 ± 1.00 against 89.50 ± 0.00 of `snip`",
-        "- `ours` is not the best in drop, points: 1.00 ± 1.00 against 0.50 ± 0.00 of `snip`",
+        "- `ours` is not the best by accuracy %: 89.00 ± 1.00 against 89.50 ± 0.00 of `snip`",
+        "- `ours` is not the best by drop, points: 1.00 ± 1.00 against 0.50 ± 0.00 of `snip`",
         "- `ours` against the paper's proposed: wins on accuracy % (+0.23), nonzero % (-0.14), MACs removed % (+3.97)",
         "- our unpruned network is 0.99 points above the paper's (90.00 against 89.01 %): compare drops as well as "
         "accuracies",
@@ -50,7 +50,7 @@ def test_the_best_and_the_dominated_are_said():
         a_row(method, 0.9, nonzero, 0.8, seed=s) for method, nonzero in (("ours", 0.02), ("l1", 0.01)) for s in range(3)
     ]
     lines = remarks(groups(rows), {})
-    assert "- `ours` is not the best in nonzero %: 2.00 ± 0.00 against 1.00 ± 0.00 of `l1`" in lines
+    assert "- `ours` is not the best by nonzero %: 2.00 ± 0.00 against 1.00 ± 0.00 of `l1`" in lines
     assert "- `ours` is dominated in accuracy, nonzeros and MACs by `l1`" in lines
 
 

@@ -18,6 +18,7 @@ from bayesprune.reproduce.figure import STYLES, draw
 from bayesprune.reproduce.jobs import PHASES
 from bayesprune.reproduce.markdown import markdown
 from bayesprune.reproduce.methods import shared
+from bayesprune.reproduce.tables import cells
 from bayesprune.turbo import PRESETS, SettingsError
 
 REAL_ROWS = ("lenet5", "alexnet", "vgg11")
@@ -173,6 +174,13 @@ def test_best_and_means():
     assert best([ours, snip], NONZERO) == [ours]
     assert best([ours, snip], MACS) == [snip]
     assert best([], MACS) == []
+
+
+def test_means_of_fewer_seeds_say_so():
+    rows = [a_row("unpruned", 0.9, 1, 0), *(a_row("ours", 0.8, 0.01, 0.7, seed=seed) for seed in range(3))]
+    unpruned, ours = groups(with_drops(rows))
+    assert cells(ours, [ACCURACY, DROP]) == ["80.00 ± 0.00", "10.00 (1 of 3)"]
+    assert cells(unpruned, [ACCURACY, DROP]) == ["90.00", "0.00"]
 
 
 def test_drops_are_those_of_the_same_seed_and_protocol():

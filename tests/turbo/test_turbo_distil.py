@@ -84,6 +84,12 @@ def test_baselines_learn_from_the_teacher_as_well(share):
     assert lost < 0.05 if share else lost > 0.5
 
 
+def test_an_untrained_network_is_no_teacher():
+    settings = BaselineSettings(warmup_epochs=0, prune_epochs=2, finetune_epochs=0, distil=0.5)
+    with pytest.raises(SettingsError, match="no trained one to learn from"):
+        run("snip", small_mlp(), digits(), settings=settings)
+
+
 class Unusual(Likelihood):
     """A likelihood of the user's own, without a divergence."""
 

@@ -26,21 +26,25 @@ from bayesprune.turbo.loop import Recorder
 
 @dataclass(frozen=True)
 class Method:
-    """prune: from the trained model to masks; it leaves the weights to deploy.  warm_up: the training before it."""
+    """prune: from the trained model to masks; it leaves the weights to deploy.  warm_up: the training before it.
+
+    revision: one more whenever the method prunes differently than before, so that older results are known as such.
+    """
 
     prune: Callable[[Run], Masks]
     warm_up: Callable[[Run], None] = Run.warm_up
+    revision: int = 1
 
 
 DENSE = "unpruned"
 METHODS: dict[str, Method] = {
     "variational-dropout": Method(variational_dropout.prune),
     "group-variational-dropout": Method(group_variational_dropout.prune),
-    "polarization": Method(polarization.prune, polarization.warm_up),
-    "snip": Method(snip.prune, lambda run: run.warm_up(restart=True)),
+    "polarization": Method(polarization.prune, polarization.warm_up, revision=2),
+    "snip": Method(snip.prune, snip.warm_up),
     "magnitude": Method(magnitude.prune),
     "l1": Method(l1.prune),
-    "group-norm": Method(group_norm.prune),
+    "group-norm": Method(group_norm.prune, revision=2),
 }
 
 

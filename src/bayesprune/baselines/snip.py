@@ -6,6 +6,7 @@ from torch import Tensor
 from bayesprune.baselines.running import Masks, Run
 from bayesprune.baselines.scoring import top
 from bayesprune.data import Batches
+from bayesprune.turbo.plain_settings import SettingsError
 
 
 def sensitivities(run: Run) -> dict[str, Tensor]:
@@ -21,6 +22,16 @@ def sensitivities(run: Run) -> dict[str, Tensor]:
             total += slope
     run.model.load_state_dict(state)  # BatchNorm has counted the batches
     return {n: (p.detach() * t).abs() for n, p, t in zip(run.layers, parameters, totals, strict=True)}
+
+
+def warm_up(run: Run) -> None:
+    """Train a dense twin to compare with; the network itself begins anew."""
+    if run.settings.distil and not run.settings.warmup_epochs:
+        raise SettingsError(
+            "snip prunes an untrained network, and with warmup_epochs 0 there is no trained one to learn from; "
+            "set distil to 0 or give it warm-up epochs"
+        )
+    run.warm_up(restart=True)
 
 
 def prune(run: Run) -> Masks:

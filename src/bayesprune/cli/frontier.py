@@ -102,7 +102,7 @@ def pick(
 
     The validation split alone decides; the drop is measured from the most accurate network, unpruned or pruned.
 
-    Example: bayesprune frontier pick runs/lenet5-fashion-mnist-1 --max-drop 0.5 --output small.safetensors
+    Example: bayesprune frontier pick runs/lenet5-fashion-mnist-frontier-1 --max-drop 0.5 --output small.safetensors
     """
     if output is not None and output.suffix != ".safetensors":
         raise typer.BadParameter(f"{output} must end in .safetensors", param_hint="--output")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import yaml
 
+from bayesprune import baselines
 from bayesprune.baselines import BaselineSettings
 from bayesprune.turbo import Settings, SettingsError
 from bayesprune.turbo.plain_settings import PlainSettings
@@ -74,6 +75,12 @@ class Job(ABC):
         return total_epochs(self.settings)
 
     @property
+    def revision(self) -> int:
+        """Of the method: rows of an earlier one are stale."""
+        known = baselines.METHODS.get(self.method)
+        return 1 if known is None else known.revision
+
+    @property
     def description(self) -> dict[str, Any]:
         """What its row begins with: all that is known before it has run."""
         return {
@@ -81,6 +88,7 @@ class Job(ABC):
             "model": self.row.model,
             "data": self.row.data,
             "method": self.method,
+            "revision": self.revision,
             **self.identity,
             "seed": self.seed,
             "epochs": self.epochs,

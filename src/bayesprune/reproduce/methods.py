@@ -10,7 +10,7 @@ from bayesprune import baselines
 from bayesprune.baselines import BaselineSettings, recipe
 from bayesprune.baselines.recipes import Protocol
 from bayesprune.reproduce.jobs import PHASES, Job, Row, check_known, read_values, scaled, total_epochs
-from bayesprune.turbo import PRESETS, Settings
+from bayesprune.turbo import PRESETS, Settings, SettingsError
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("best", "paper")
 UNPRUNED, OURS, OURS_MACS, PAPER_PRIOR = "unpruned", "ours", "ours-macs", "ours-paper-prior"
@@ -49,6 +49,11 @@ def jobs(
     """
     check_known("method", methods, METHODS)
     check_known("protocol", protocols, PROTOCOLS)
+    if not any(ONLY_UNDER.get(method, protocol) == protocol for method in methods for protocol in protocols):
+        raise SettingsError(
+            f"no method of {', '.join(methods) or 'none'} is part of the protocol {', '.join(protocols) or 'none'}; "
+            f"there are {', '.join(METHODS)}, of which {_only_under()}"
+        )
     found: list[MethodJob] = []
     chosen = [one for one in PROTOCOLS if one in protocols]
     ours = {protocol: read_ours(row, protocol, configs) for protocol in chosen}
@@ -93,6 +98,10 @@ def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Se
         values["target_macs"] = row.keep_macs
     values |= dict(zip(PHASES, _phases(settings, method, protocol, ours), strict=True))
     return dataclasses.replace(settings, **values)
+
+
+def _only_under() -> str:
+    return " and ".join(f"{method} is of {protocol} only" for method, protocol in ONLY_UNDER.items())
 
 
 def _phases(settings: BaselineSettings, method: str, protocol: Protocol, ours: Settings) -> list[int]:

@@ -160,7 +160,7 @@ def _where_ours_loses(ours: MethodGroup, pruned: Sequence[MethodGroup]) -> list[
         if first and ours not in first and mine is not None:
             names = ", ".join(f"`{group.method}`" for group in first)
             lines.append(
-                f"- `{ours.method}` is not the best in {axis.title}: {cell(mine, axis)} against "
+                f"- `{ours.method}` is not the best by {axis.title}: {cell(mine, axis)} against "
                 f"{cell(first[0].mean(axis), axis)} of {names}"
             )
     if above := dominated_by(ours, pruned):

@@ -160,5 +160,6 @@ def differences(job: Job, row: dict[str, Any]) -> str:
         "model": (row["model"], job.row.model),
         "data": (row["data"], job.row.data),
         "epochs_scale": (row["epochs_scale"], job.epochs_scale),
+        "revision": (row.get("revision", 1), job.revision),
     }
     return ", ".join(f"{key} {old} instead of {new}" for key, (old, new) in pairs.items() if old != new)

@@ -35,8 +35,12 @@ def cell(mean: Mean | None, axis: Axis) -> str:
 
 
 def cells(group: Group, axes: Iterable[Axis]) -> list[str]:
-    """The means of a group on some axes."""
-    return [cell(group.mean(axis), axis) for axis in axes]
+    """The means of a group on some axes; of how many seeds, where not all have the figure."""
+    means = [(group.mean(axis), axis) for axis in axes]
+    some = (
+        f" ({mean.count} of {len(group.rows)})" if mean and mean.count < len(group.rows) else "" for mean, _ in means
+    )
+    return [cell(*one) + count for one, count in zip(means, some, strict=True)]
 
 
 def seeds(group: Group) -> str:
