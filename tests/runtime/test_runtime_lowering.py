@@ -102,6 +102,7 @@ UNDERSTOOD = {
     "padded result": lambda net, x: F.pad(net.conv(x), (0, 1, 0, 2)),
     "padded result, flat": lambda net, x: F.pad(net.conv(x), (0, 1, 0, 2)).flatten(1),
     "padded before a linear": lambda net, x: net.last(F.pad(F.max_pool2d(net.conv(x), 2), (2, 2, 2, 2)).flatten(1)),
+    "pooled with padding": lambda net, x: F.max_pool2d(torch.relu(net.conv(x)), 3, stride=2, padding=1),
     "pooled with a step": lambda net, x: F.max_pool2d(net.conv(x), 3, stride=2),
     "nothing": lambda net, x: x,
 }
@@ -125,6 +126,7 @@ REFUSED = {
     "a size that stays": (lambda net, x: net.any_size(net.conv(x)), "AdaptiveAvgPool2d"),
     "padded all around": (lambda net, x: F.pad(net.conv(x), (1, 1, 1, 1)), "padding"),
     "padded with ones": (lambda net, x: net.second(F.pad(net.conv(x), (1, 1, 1, 1), value=1.0)), "zeros"),
+    "pooled with padding": (lambda net, x: F.max_pool2d(net.conv(x), 3, stride=2, padding=1), "no MaxPool2d"),
     "two results": (lambda net, x: (net.conv(x), x), "needs a tensor"),
     "random": (lambda net, x: net.conv(x) + torch.rand(1), "get_attr"),
 }

@@ -413,14 +413,18 @@ class _Lowering:
         return View(made.buffer, a.channels, a.rows, a.columns, flat=a.flat, step=step)
 
     def _max_pool(self, node: fx.Node, view: View, module: nn.MaxPool2d) -> View:
-        kernel, stride = _pair(module.kernel_size), _pair(module.stride)
-        plain = _pair(module.padding) == (0, 0) and _pair(module.dilation) == (1, 1) and not module.ceil_mode
-        if view.flat or not plain or module.return_indices:
+        kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
+        step = view.step
+        # Padding of a maximum is minus infinity; behind a ReLU, where every window has a value, zeros do the same.
+        may_pad = padding == (0, 0) or (step is not None and step.relu)
+        plain = _pair(module.dilation) == (1, 1) and not module.ceil_mode and not module.return_indices
+        if view.flat or not plain or not may_pad:
             raise UnsupportedError(f"{_name(node)}: the engine has no {module}")
+        if padding != (0, 0):
+            view = self._padded(node, view, padding[1], padding[1], padding[0], padding[0])
         rows, columns = (
             (size - k) // s + 1 for size, k, s in zip((view.rows, view.columns), kernel, stride, strict=True)
         )
-        step = view.step
         square = kernel == stride == (kernel[0], kernel[0]) and view.first == (0, 0)
         if step is not None and step.kind == "panels" and step.pool == 1 and square and self._alone(node):
             step.pool = kernel[0]
