@@ -17,9 +17,9 @@ INTRODUCTION: Final = (
 )
 ROOFLINE: Final = (
     "Over the bound: the time over max(FLOPs / peak, bytes / bandwidth).  FLOPs are 2 x the live MACs of the masked"
-    " network, its nonzero weights times their uses, padding included (for `unpruned` all weights); bytes are those of"
-    " input, output and weights (zeros left out), each moved once.  Peak and bandwidth are those that a GEMM and a copy"
-    " reach on this machine, not the maker's."
+    " network, its nonzero weights times their uses (for `unpruned` all weights); bytes are those of input, output and"
+    " weights (zeros left out), each moved once.  Peak and bandwidth are those that a GEMM and a copy reach on this"
+    " machine, not the maker's."
 )
 
 
@@ -139,6 +139,8 @@ def sentences(entry: Mapping[str, Any]) -> list[str]:
     for reason in dict.fromkeys(entry["left_out"].values()):
         names = ", ".join(f"`{name}`" for name, why in entry["left_out"].items() if why == reason)
         lines.append(f"- left out: {names} ({reason})")
+    if entry.get("padding_counts", True):
+        lines.append("- FLOPs with products with the zeros of padding: the bound is too high where maps are small")
     machine = entry["machine"]
     lines.append(
         f"- dense: {entry['dense']}, seed {entry['seed']}, {entry['settings']['threads']} threads; peak "

@@ -104,6 +104,7 @@ def acceleration(
         "left_out": {name: reason for name, reason in kept.left_out.items() if name != UNPRUNED},
         "fewest_passes": passes,
         "machine": machine.as_dict(),
+        "padding_counts": False,  # among the FLOPs; it did in measurements that do not say so
         "methods": {
             name: figures.get(name, {}) | _figures(network, example, size, best[name], best[UNPRUNED], machine)
             for name, network in networks.items()
