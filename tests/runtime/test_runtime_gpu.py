@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bayesprune import models
-from bayesprune.runtime import compile
+from bayesprune.runtime import UnsupportedError, compile
 from bayesprune.runtime.fused import fused
 from bayesprune.runtime.gpu import GpuProgram, Tile, tiles_for
 from bayesprune.runtime.lowering import lower
@@ -102,3 +102,21 @@ def test_joined_operations_are_exact_without_tf32(name, multiple):
     finally:
         torch.backends.cudnn.conv.fp32_precision = precision
     assert float((found - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))
+
+
+def test_sums_of_padded_values_are_refused():
+    """A buffer is smaller than what is read of it there; added as it is, a single pixel would be spread over all."""
+
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(1, 2, 3, padding=1)
+
+        def forward(self, x):
+            y = self.conv(x)
+            return y + nn.functional.pad(nn.functional.max_pool2d(y, 4), (0, 3, 0, 3))
+
+    lowered = lower(Padded().eval(), (1, 4, 4))
+    lowered.steps = [step for step in lowered.steps if step.kind != "maximum"]
+    with pytest.raises(UnsupportedError, match="no sum of padded values"):
+        GpuProgram(lowered, 2, torch.device("cpu"), tiles=[Tile(1, False)])

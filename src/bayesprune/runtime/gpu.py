@@ -67,6 +67,10 @@ class GpuProgram:
         unknown = [step.kind for step in lowered.steps if step.kind not in ("panels", "sum", "copy")]
         if unknown:
             raise UnsupportedError(f"the GPU runtime has no {unknown[0]} of its own")
+        for step in lowered.steps:
+            read = [lowered.buffers[one] for one in (step.source, step.source2) if one >= 0 and step.kind != "panels"]
+            if any((buffer.rows, buffer.columns) != (step.rows, step.columns) for buffer in read):
+                raise UnsupportedError(f"the GPU runtime has no {step.kind} of padded values")
         self.lowered, self.examples, self.device = lowered, examples, device
         self.stride = -(-examples // FILL) * FILL
         self.shapes = borders(lowered)
