@@ -120,3 +120,15 @@ def test_sums_of_padded_values_are_refused():
     lowered.steps = [step for step in lowered.steps if step.kind != "maximum"]
     with pytest.raises(UnsupportedError, match="no sum of padded values"):
         GpuProgram(lowered, 2, torch.device("cpu"), tiles=[Tile(1, False)])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tile", [Tile(1, False), Tile(4, False), Tile(16, True)], ids=str)
+def test_what_is_not_a_number_stays_so(tile):
+    """Through sums, maxima and ReLU, where no dead weight leaves it out."""
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)).eval()
+    x = torch.randn(5, 1, 6, 6)
+    x[2, 0, 3, 3] = float("nan")
+    with torch.no_grad():
+        found = GpuProgram(lower(network, (1, 6, 6)), 5, torch.device("cuda"), tiles=[tile] * 2)(x.cuda()).cpu()
+        assert torch.equal(found.isnan(), network(x).isnan())

@@ -12,6 +12,12 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def larger(a, b):
+    """As torch has it: what is not a number stays so."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
 @triton.jit(do_not_specialize=["value_count", "examples"])
 def spread_kernel(given, target, places, value_count, examples, stride, VALUES: tl.constexpr, EXAMPLES: tl.constexpr):
     """Write inputs (examples, value_count) into a buffer.  places: (value_count,) where a value is written."""
@@ -63,9 +69,9 @@ def panels_kernel(
         value = tl.load(reads + offset * stride, mask=inside[None, :], other=0.0).to(tl.float32)
         total += factor[:, None, None] * value[None, :, :]
     if POOL > 1:
-        total = tl.max(tl.reshape(total, (HEIGHT, SITES, POOL, EXAMPLES)), axis=2)
+        total = tl.reduce(tl.reshape(total, (HEIGHT, SITES, POOL, EXAMPLES)), 2, larger)
     if RELU:
-        total = tl.maximum(total, 0.0)
+        total = larger(total, 0.0)
     channel = tl.load(panel + 2 + row).to(tl.int64)
     place = tl.load(places + result, mask=result < site_count, other=0)
     address = channel[:, None, None] * target_plane + place[None, :, None]
@@ -117,10 +123,10 @@ def products_kernel(
             reads = source + offset[None, :] * stride + example[:, None]
             value = tl.load(reads, mask=inside[:, None], other=0.0).to(tl.float32)
             sums = tl.dot(value, factor, sums, input_precision="tf32x3")
-        total = tl.maximum(total, sums)
+        total = larger(total, sums)
     total += bias[None, :]
     if RELU:
-        total = tl.maximum(total, 0.0)
+        total = larger(total, 0.0)
     channel = tl.load(panel + 2 + row).to(tl.int64)
     address = channel * target_plane + tl.load(places + result)
     writes = target + address[None, :] * stride + example[:, None]
