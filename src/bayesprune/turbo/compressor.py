@@ -152,11 +152,13 @@ class Compressor:
         pulling = [0.0 if resting else f for f, resting in zip(self._factors, self._resting, strict=True)]
         return weight_strength * pulling[0], unit_strength * pulling[1]
 
-    def count_step(self) -> None:
-        """Note that the prior has pulled; every `refresh_every` steps E[rho] follows the weights."""
+    def count_step(self) -> bool:
+        """Note that the prior has pulled; every `refresh_every` steps E[rho] follows the weights.  Whether it did."""
         self._steps += 1
-        if self._steps % self.settings.refresh_every == 0:
+        due = self._steps % self.settings.refresh_every == 0
+        if due:
             self.prior.refresh(*self.strengths)
+        return due
 
     def add_gradients(self) -> None:
         """Add the prior's pull to the gradients, between backward and the optimiser's step."""

@@ -200,8 +200,8 @@ class Loop:
         losses = torch.zeros((), device=self.data.train.x.device)
         for done, (x, y) in enumerate(batches, start=1):
             losses += self.step(x, y)
-            if phase == "prune":
-                self.compressor.count_step()
+            if phase == "prune" and self.compressor.count_step():
+                self.step.drop_tiny()
             self.recorder.step(done, len(batches))
         loss = float(self.world.mean(losses)) / len(batches)
         trained = [*self.model.state_dict().values(), *self.likelihood.state_dict().values()]

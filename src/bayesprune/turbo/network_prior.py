@@ -11,6 +11,7 @@ from bayesprune.priors import Groups, PrunableWeight, SharedPrecision, prunable_
 from bayesprune.structure import Structure, unit_costs, unit_sizes, unit_sums
 from bayesprune.structure import to_weights as units_to_weights
 from bayesprune.supports import Bernoulli, Extrinsic, Support
+from bayesprune.turbo.subnormal import drop_tiny
 from bayesprune.variational import Collapsed, Family, Posterior, message_to_supports
 
 # A following BatchNorm scale of zero would divide by zero when the prior is carried over to it.
@@ -155,7 +156,9 @@ class NetworkPrior:
         """Compute anew how strongly each weight is pulled to zero, in place.
 
         pull = [weight_strength E[rho] + unit_strength 2 cost_u / (K_u (mean w^2 of unit u + floor))] scale^2 / D
+        Weights that have all but vanished become zero (see `subnormal`).
         """
+        drop_tiny(weight.weight for weight in self.weights)
         effective = [w.effective() for w in self.weights]
         energies = [self.settings.groups.energy(e) for e in effective]
         self.update_states(energies)
