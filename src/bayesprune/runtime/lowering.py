@@ -356,7 +356,7 @@ class _Lowering:
     def _flattened(self, node: fx.Node, view: View) -> View:
         given = self._arguments(node, ("start_dim", "end_dim"))
         last = 1 if view.flat else 3
-        if given.get("start_dim", 0) not in (1, 1 - last - 1) or given.get("end_dim", -1) not in (-1, last):
+        if given.get("start_dim", 0) not in (1, -last) or given.get("end_dim", -1) not in (-1, last):
             raise UnsupportedError(f"{node.name}: the engine flattens all but the examples")
         return _flat(view)
 
