@@ -52,18 +52,18 @@ def test_the_fastest_way_is_chosen_and_remembered(monkeypatch):
 
     names = ["torch", "torch, channels last", "native, 16 lanes", "native, 32 lanes", "native, 64 lanes"]
     monkeypatch.setattr(compiled, "_seconds", seconds)
-    fast, x = compile(small_network(), images(1)), images(5)
+    fast, x = compile(small_network(), images(1)), images(50)
     fast(x)
-    fast(images(8))  # the same power of two
+    fast(images(64))  # the same power of two
     assert asked == names
     (choice,) = fast._choices.values()
     assert choice.way == "native, 32 lanes"
     threads = torch.get_num_threads()
-    assert fast.explain()["choices"][f"batch up to 8, {threads} threads"]["way"] == "native, 32 lanes"
+    assert fast.explain()["choices"][f"batch up to 64, {threads} threads"]["way"] == "native, 32 lanes"
     times |= {"native, 16 lanes": 1.99, "native, 32 lanes": 1.99}  # within the noise of torch
     asked.clear()
-    fast(images(9))
-    assert fast._choices[16, threads].way == "torch, channels last"
+    fast(images(65))
+    assert fast._choices[128, threads].way == "torch, channels last"
 
 
 def test_ways_take_turns_until_they_cannot_win():
@@ -255,3 +255,11 @@ def test_several_results_run_in_torch():
     with torch.no_grad():
         assert torch.equal(first, network(images(3))[0])
     assert torch.equal(second, images(3))
+
+
+@needs_engine
+@pytest.mark.parametrize(("examples", "lanes"), [(1, [16]), (16, [16]), (17, [16, 32]), (64, [16, 32, 64])])
+def test_lanes_that_would_stay_empty_are_not_tried(examples, lanes):
+    fast = compile(small_network(), images(1))
+    ways = [f"native, {number} lanes" for number in lanes]
+    assert [way for way in fast._ways(images(examples)) if way.startswith("native")] == ways

@@ -155,7 +155,7 @@ class Compiled(nn.Module):
     def _ways(self, x: Tensor) -> list[str]:
         torch_ways = ["torch", *(["torch, channels last"] if x.ndim == 4 else [])]
         if not x.is_cuda:
-            return [*torch_ways, *(f"native, {lanes} lanes" for lanes in LANES)]
+            return [*torch_ways, *_native_ways(len(x))]
         graphs = [f"{way}, graph" for way in torch_ways]
         graphs += self._fused_ways()
         return ["torch", *graphs, *(["triton, graph"] if self._is_lowered and gpu.is_available() else [])]
@@ -248,6 +248,11 @@ class Compiled(nn.Module):
         return {"lowered": self.reason or "yes", "choices": sizes}
 
 
+def _native_ways(examples: int) -> list[str]:
+    """With as many lanes as there are examples to fill more than half of them, or the fewest."""
+    return [f"native, {lanes} lanes" for lanes in LANES if lanes == LANES[0] or lanes < 2 * examples]
+
+
 def _lowered(network: nn.Module, example_shape: tuple[int, ...]) -> Lowered | UnsupportedError:
     try:
         return lower(network, example_shape)
@@ -264,7 +269,7 @@ def fastest_native(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     if x.is_cuda or not compiled._fits(x):
         raise UnsupportedError(compiled.reason or f"the engine takes float32 on the CPU, got {x.dtype} on {x.device}")
     with torch.no_grad():
-        ways = {f"native, {lanes} lanes": compiled._way(f"native, {lanes} lanes") for lanes in LANES}
+        ways = {name: compiled._way(name) for name in _native_ways(len(x))}
         for way in ways.values():
             way(x)
         seconds = _seconds(ways, x)
