@@ -10,10 +10,9 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from bayesprune.runtime.lowered import UnsupportedError
+from bayesprune.runtime.proving import inputs, says_the_same
 from bayesprune.runtime.widths import filled_up
 
-ALLOWED = 1e-9  # of the largest output for an input, in float64
-SCALES = (0.01, 1.0, 10.0, 1000.0)  # of the inputs of the proof: what is behind a ReLU must have its say
 ALIGNED = 4  # channels of 16 bytes: for others cuDNN's Conv with ReLU can be far slower than one after the other
 
 
@@ -118,14 +117,11 @@ def _is_plain(module: object, kind: type[nn.Module]) -> bool:
 
 
 def _prove(network: nn.Module, twin: nn.Module, example_shape: tuple[int, ...]) -> None:
-    """Raise UnsupportedError unless both, in float64, say the same of random inputs, small and large ones."""
-    weight = next(network.parameters())
-    x = torch.randn(len(SCALES), *example_shape, dtype=weight.dtype, generator=torch.Generator().manual_seed(0))
-    x = (x * torch.tensor(SCALES, dtype=weight.dtype).reshape(-1, *(1,) * len(example_shape))).to(weight.device)
+    """Raise UnsupportedError unless both, in float64, say the same."""
+    x = inputs(example_shape, next(network.parameters()).device)
     with torch.no_grad():
-        one, other = network(x), twin(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
-    if one.shape == other.shape:
-        off, largest = ((value.flatten(1).abs().amax(1)) for value in (one - other, one))
-        if bool((off <= ALLOWED * largest).all()):  # what is not a number is not the same
-            return
-    raise UnsupportedError("the network says something else with its operations joined and its widths filled up")
+        found = twin(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
+        if not says_the_same(network(x), found):
+            raise UnsupportedError(
+                "the network says something else with its operations joined and its widths filled up"
+            )
