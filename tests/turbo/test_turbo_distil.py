@@ -23,7 +23,7 @@ def a_step(network, teacher, likelihood=None):
 
 def test_the_loss_is_the_blend_of_labels_and_teacher():
     network, other = small_mlp(0), small_mlp(1)
-    teacher = Teacher.from_settings(TAUGHT, network, other.state_dict())
+    teacher = Teacher.from_settings(TAUGHT, "prune", network, other.state_dict())
     x, y = digits().train.x[:64], digits().train.y[:64]
     with torch.no_grad():
         own, taught = network(x), other(x)
@@ -36,7 +36,7 @@ def test_a_teacher_stays_as_it_is_and_in_eval_mode():
     network = residual()
     network.train()
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    teacher = Teacher.from_settings(TAUGHT, network, state)
+    teacher = Teacher.from_settings(TAUGHT, "prune", network, state)
     step = a_step(network, teacher)
     x, y = torch.randn(32, 3, 8, 8), torch.arange(32) % 4
     for _ in range(3):
@@ -49,7 +49,25 @@ def test_a_teacher_stays_as_it_is_and_in_eval_mode():
 
 
 def test_without_distillation_there_is_no_teacher():
-    assert Teacher.from_settings(Settings(), small_mlp(), small_mlp().state_dict()) is None
+    assert Teacher.from_settings(Settings(), "finetune", small_mlp(), small_mlp().state_dict()) is None
+
+
+@pytest.mark.parametrize(("begins", "taught"), [("prune", {"prune", "finetune"}), ("finetune", {"finetune"})])
+@pytest.mark.parametrize("phase", ["warmup", "prune", "finetune"])
+def test_phases_before_the_teacher_begins_have_none(phase, begins, taught):
+    settings = replace(TAUGHT, distil_from=begins)
+    teacher = Teacher.from_settings(settings, phase, small_mlp(), small_mlp().state_dict())
+    assert (teacher is not None) == (phase in taught)
+
+
+def test_a_teacher_of_fine_tuning_changes_nothing_before_it():
+    """Under one seed pruning goes the same way to the last bit, with or without a teacher that begins after it."""
+    alone = compress(small_mlp(), digits(), settings=QUICK)
+    taught = compress(small_mlp(), digits(), settings=replace(QUICK, distil=0.5, distil_from="finetune"))
+    losses = [[(row["phase"], row["loss"]) for row in one.history] for one in (alone, taught)]
+    before = [[row for row in one if row[0] != "finetune"] for one in losses]
+    assert before[0] == before[1]
+    assert losses[0] != losses[1]
 
 
 def with_wrong_labels():
@@ -122,7 +140,7 @@ def test_shares_and_temperatures_that_cannot_be(values, message):
 
 def test_a_regression_learns_from_its_teacher():
     network, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    teacher = Teacher.from_settings(replace(TAUGHT, distil=1.0), network, other.state_dict())
+    teacher = Teacher.from_settings(replace(TAUGHT, distil=1.0), "finetune", network, other.state_dict())
     x = torch.randn(16, 3)
     with torch.no_grad():
         expected = (other(x) - network(x)).square().sum() / (2 * 0.5 * 16)

@@ -152,7 +152,7 @@ class Run:
             self.likelihood,
             make_optimiser([*network.parameters(), *self.likelihood.parameters()], settings),
             masks=masks,
-            teacher=Teacher.from_settings(settings, self.model, self.unpruned_weights) if phase != "warmup" else None,
+            teacher=Teacher.from_settings(settings, phase, self.model, self.unpruned_weights),
             penalty=penalty,
             bfloat16=self.settings.bfloat16,
         )

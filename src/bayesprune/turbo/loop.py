@@ -146,7 +146,7 @@ class Loop:
             prior=self.compressor.prior if phase == "prune" else None,
             decoupled=s.decoupled,
             masks=self.masks if phase == "finetune" else None,
-            teacher=Teacher.from_settings(s, self.model, self.unpruned_weights) if phase != "warmup" else None,
+            teacher=Teacher.from_settings(s, phase, self.model, self.unpruned_weights),
             bfloat16=s.bfloat16,
             world=self.world,
         )

@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, Literal, Self, get_args, get_type_hints
 
 FEWEST_PRUNE_STEPS = 3000
 NONE = type(None)
@@ -21,8 +21,8 @@ class SettingsError(ValueError):
 class PlainSettings:
     """The epochs of the three phases, what they learn from, and what all settings can do.
 
-    distil: in pruning and fine-tuning this share of the loss is how far the network's predictions are from those of the
-    unpruned network, both softened by `distil_temperature`; the labels have the rest.
+    distil: in pruning and fine-tuning, or from `distil_from` on, this share of the loss is how far the network's
+    predictions are from those of the unpruned network, both softened by `distil_temperature`; the labels have the rest.
     """
 
     warmup_epochs: int = 15
@@ -31,6 +31,7 @@ class PlainSettings:
     batch_size: int = 128
     distil: float = 0.0
     distil_temperature: float = 4.0
+    distil_from: Literal["prune", "finetune"] = "prune"
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -44,6 +45,10 @@ class PlainSettings:
             raise SettingsError(f"distil must be a share between 0 and 1, got {self.distil}; try 0.7")
         if not self.distil_temperature > 0:
             raise SettingsError(f"distil_temperature must be above 0, got {self.distil_temperature}; try 4")
+
+    def has_teacher(self, phase: str) -> bool:
+        """Whether the unpruned network teaches in a phase."""
+        return self.distil > 0 and phase in (self.distil_from, "finetune")
 
     def for_examples(self, examples: int) -> Self:
         """The same with enough epochs for a small training set: pruning needs thousands of steps, not epochs."""

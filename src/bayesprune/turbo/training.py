@@ -63,9 +63,11 @@ class Teacher:
     temperature: float
 
     @classmethod
-    def from_settings(cls, settings: PlainSettings, model: nn.Module, state: Mapping[str, Tensor]) -> Self | None:
-        """A copy of the model with the weights of `state`, which stay as they are; None without distillation."""
-        if not settings.distil:
+    def from_settings(
+        cls, settings: PlainSettings, phase: str, model: nn.Module, state: Mapping[str, Tensor]
+    ) -> Self | None:
+        """A copy of the model with the weights of `state`, which stay as they are; None where nobody teaches."""
+        if not settings.has_teacher(phase):
             return None
         network = copy.deepcopy(model).eval().requires_grad_(False)
         World().unwrap(network)
