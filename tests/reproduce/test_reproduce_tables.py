@@ -3,6 +3,7 @@
 import itertools
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,9 @@ def test_there_is_a_job_for_every_method_protocol_and_seed(row):
     names = {(job.method, job.protocol, job.seed) for job in every_job(row)}
     expected = set(itertools.product(METHODS, PROTOCOLS, (0, 1)))
     expected -= {(m, p, s) for m, p in (("ours-paper-prior", "best"), ("ours-macs", "paper")) for s in (0, 1)}
-    assert names == expected
+    taught = {one for one in expected if one[0].endswith("-distilled")}
+    with_teacher = {one for one in taught if one[1] == "best"} if row == "vgg11" else set()
+    assert names == expected - taught | with_teacher
     assert all(job.settings.seed == job.seed for job in every_job(row))
 
 
@@ -68,6 +71,16 @@ def test_baselines_keep_the_proportions_of_their_recipe():
     assert kept["magnitude"].target_nonzero == pytest.approx(0.0145)
     assert kept["group-norm"].target_macs == pytest.approx(0.346)
     assert kept["snip"].target_nonzero == pytest.approx(0.1175)
+
+
+def test_a_distilled_baseline_is_the_baseline_with_a_teacher():
+    found = {job.method: job for job in every_job("vgg11") if job.protocol == "best" and job.seed == 1}
+    plain, taught = found["group-norm"], found["group-norm-distilled"]
+    assert taught.settings == replace(plain.settings, distil=0.7, distil_from="finetune")
+    assert (taught.algorithm, taught.revision) == ("group-norm", plain.revision)
+    assert taught.name == "group-norm-distilled-best-1"
+    ours = found["ours-distilled"].settings
+    assert (ours.distil, ours.distil_from) == (0.7, "finetune")
 
 
 def test_shared_epochs():

@@ -105,12 +105,12 @@ ON: Final[dict[str, dict[str, dict[str, Values]]]] = {
         "polarization": {
             "lenet5": CHANNELS_FIRST | ADAM_WHILE_PRUNING | {"strength": 0.001, "finetune_rate": 0.1},
             "alexnet-small": CHANNELS_FIRST | {"strength": 0.0005, "finetune_rate": 0.1},
-            "vgg11": {"strength": 3e-4},
+            "vgg11": {"strength": 1e-3},
         },
         "l1": {
             "lenet5": {"strength": 0.2},
             "alexnet-small": {"strength": 0.2},
-            "vgg11": {"strength": 0.02},
+            "vgg11": {"strength": 0.1},
         },
     },
     "best": {

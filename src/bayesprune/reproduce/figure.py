@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from bayesprune.reproduce.averaging import ACCURACY, MACS, NONZERO, Axis
 from bayesprune.reproduce.comparing import MethodGroup, groups
 from bayesprune.reproduce.jobs import Row
-from bayesprune.reproduce.methods import METHODS, OURS, OURS_MACS, PAPER_PRIOR, UNPRUNED
+from bayesprune.reproduce.methods import (
+    GROUP_NORM_DISTILLED,
+    METHODS,
+    OURS,
+    OURS_DISTILLED,
+    OURS_MACS,
+    PAPER_PRIOR,
+    UNPRUNED,
+)
 from bayesprune.reproduce.paper import TABLE2, Printed
 from bayesprune.reproduce.pictures import figure_title, nonzeros, plain, write_png
 
@@ -20,6 +28,7 @@ STYLES: Final[dict[str, tuple[str, str]]] = {
     UNPRUNED: ("#000000", "_"),
     OURS: ("#D55E00", "*"),
     OURS_MACS: ("#D55E00", "p"),
+    OURS_DISTILLED: ("#D55E00", "d"),
     PAPER_PRIOR: ("#D55E00", "X"),
     "variational-dropout": ("#0072B2", "o"),
     "group-variational-dropout": ("#56B4E9", "s"),
@@ -28,6 +37,7 @@ STYLES: Final[dict[str, tuple[str, str]]] = {
     "magnitude": ("#7F7F7F", "v"),
     "l1": ("#B8A000", "P"),
     "group-norm": ("#E69F00", "h"),
+    GROUP_NORM_DISTILLED: ("#E69F00", "8"),
 }
 UNPRUNED_LINES: Final[dict[str | None, Any]] = {"best": "--", "paper": "-.", None: ":"}  # None: printed in the paper
 SIZES: Final = {"best": 11.0, "paper": 7.0}

@@ -75,9 +75,14 @@ class Job(ABC):
         return total_epochs(self.settings)
 
     @property
+    def algorithm(self) -> str:
+        """The name of the method without what its settings add to it."""
+        return self.method
+
+    @property
     def revision(self) -> int:
         """Of the method: rows of an earlier one are stale."""
-        known = baselines.METHODS.get(self.method)
+        known = baselines.METHODS.get(self.algorithm)
         return 1 if known is None else known.revision
 
     @property

@@ -33,7 +33,8 @@ PROTOCOL_NOTES = {
         "  `unpruned` is dense training for as many epochs; drops are measured against it, seed by seed."
         "  `magnitude` and `group-norm`, which are not in the paper, are asked for about the nonzeros and the MACs of"
         " `ours`.  `ours-macs` is `ours` with a weak prior on single weights, to be compared with `group-norm`, which"
-        " removes units only."
+        " removes units only.  With `-distilled` the unpruned network is a teacher in fine-tuning (70 % of the loss);"
+        " its epochs count, so `ours-distilled` warms up for longer and prunes for less."
     ),
     "paper": (
         "What the paper gives: learning rate 0.01, batches of 64 (LeNet-5) or 128, fine-tuning for 15 (LeNet-5) or 30"

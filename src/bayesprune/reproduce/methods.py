@@ -14,9 +14,22 @@ from bayesprune.turbo import PRESETS, Settings, SettingsError
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("best", "paper")
 UNPRUNED, OURS, OURS_MACS, PAPER_PRIOR = "unpruned", "ours", "ours-macs", "ours-paper-prior"
-METHODS: Final[tuple[str, ...]] = (UNPRUNED, OURS, OURS_MACS, PAPER_PRIOR, *baselines.METHODS)
-# Where single weights hardly matter, to be compared with methods that remove units only; and Algorithm 1 to the letter.
-ONLY_UNDER: Final[dict[str, Protocol]] = {OURS_MACS: "best", PAPER_PRIOR: "paper"}
+OURS_DISTILLED, GROUP_NORM_DISTILLED = "ours-distilled", "group-norm-distilled"
+METHODS: Final[tuple[str, ...]] = (
+    *(UNPRUNED, OURS, OURS_MACS, OURS_DISTILLED, PAPER_PRIOR, *baselines.METHODS, GROUP_NORM_DISTILLED),
+)
+# Where single weights hardly matter, to be compared with methods that remove units only; Algorithm 1 to the letter; and
+# what fine-tuning gains from the unpruned network as a teacher, for ours and for another method, on the rows that have
+# a file ROW-ours-distilled-best.yaml.
+ONLY_UNDER: Final[dict[str, Protocol]] = {
+    OURS_MACS: "best",
+    PAPER_PRIOR: "paper",
+    OURS_DISTILLED: "best",
+    GROUP_NORM_DISTILLED: "best",
+}
+DISTILLED: Final = (OURS_DISTILLED, GROUP_NORM_DISTILLED)
+BASELINE_OF: Final = {GROUP_NORM_DISTILLED: "group-norm"}
+TEACHER: Final[dict[str, Any]] = {"distil": 0.7, "distil_from": "finetune"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +46,10 @@ class MethodJob(Job):
     def name(self) -> str:
         return f"{self.method}-{self.protocol}-{self.seed}"
 
+    @property
+    def algorithm(self) -> str:
+        return BASELINE_OF.get(self.method, self.method)
+
 
 def jobs(
     row: Row,
@@ -45,7 +62,8 @@ def jobs(
 ) -> list[MethodJob]:
     """All jobs, those of the first seed first, so that a whole table is there early.
 
-    configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods get, and ROW-ours-macs-best.yaml.
+    configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods get, ROW-ours-macs-best.yaml and, for rows
+    where distillation is looked at, ROW-ours-distilled-best.yaml.
     """
     check_known("method", methods, METHODS)
     check_known("protocol", protocols, PROTOCOLS)
@@ -60,10 +78,10 @@ def jobs(
     for seed in seeds:
         for protocol in chosen:
             for method in (one for one in METHODS if one in methods):
-                if ONLY_UNDER.get(method, protocol) != protocol:
+                if ONLY_UNDER.get(method, protocol) != protocol or (method in DISTILLED and not distils(row, configs)):
                     continue
-                if method == OURS_MACS:
-                    settings: Settings | BaselineSettings = read_ours(row, protocol, configs, OURS_MACS)
+                if method in (OURS_MACS, OURS_DISTILLED):
+                    settings: Settings | BaselineSettings = read_ours(row, protocol, configs, method)
                 else:
                     settings = settings_of(row, method, protocol, ours[protocol])
                 settings = dataclasses.replace(settings, seed=seed)
@@ -74,8 +92,17 @@ def jobs(
 
 
 def read_ours(row: Row, protocol: str, configs: Path, method: str = OURS) -> Settings:
-    """The settings of `ours` or `ours-macs`, from its file."""
-    return Settings.from_dict(read_values(configs / f"{row.name}-{method}-{protocol}.yaml", row, "configs/table2"))
+    """The settings of `ours`, `ours-macs` or `ours-distilled`, from its file."""
+    return Settings.from_dict(read_values(_file(row, protocol, configs, method), row, "configs/table2"))
+
+
+def distils(row: Row, configs: Path) -> bool:
+    """Whether methods with a teacher are part of a row."""
+    return _file(row, ONLY_UNDER[OURS_DISTILLED], configs, OURS_DISTILLED).exists()
+
+
+def _file(row: Row, protocol: str, configs: Path, method: str) -> Path:
+    return configs / f"{row.name}-{method}-{protocol}.yaml"
 
 
 def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Settings | BaselineSettings:
@@ -90,8 +117,9 @@ def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Se
         return dataclasses.replace(
             plain, warmup_epochs=total, prune_epochs=0, finetune_epochs=0, validation=ours.validation
         )
+    values: dict[str, Any] = {"validation": ours.validation} | (TEACHER if method in DISTILLED else {})
+    method = BASELINE_OF.get(method, method)
     settings = recipe(method, protocol, row.model)
-    values: dict[str, Any] = {"validation": ours.validation}
     if method == "magnitude":
         values["target_nonzero"] = row.keep_nonzero
     if method == "group-norm":

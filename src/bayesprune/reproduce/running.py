@@ -77,7 +77,7 @@ def _train(job: Job, network: nn.Module, data: DataSet, recorder: Recorder | Non
         return compress(network, data, settings=job.settings, recorder=recorder)
     if job.method == UNPRUNED:
         return baselines.train_dense(network, data, settings=job.settings, recorder=recorder)
-    return baselines.run(job.method, network, data, settings=job.settings, recorder=recorder)
+    return baselines.run(job.algorithm, network, data, settings=job.settings, recorder=recorder)
 
 
 def _figures(job: Job, result: Compression | Baseline) -> dict[str, Any]:
