@@ -407,6 +407,32 @@ def test_no_layer_goes_whatever_the_target():
     assert torch.equal(live_units(run.structure, masks), alive)
 
 
+@pytest.mark.parametrize(
+    ("largest_cut", "least"), [(0.7, [2, 5, 36, 26, 10]), (0.5, [3, 8, 60, 42, 10]), (0.01, [6, 16, 119, 84, 10])]
+)
+def test_of_a_layer_goes_at_most_the_largest_cut(largest_cut, least):
+    """Whatever the target, LeNet-5's 6-16-120-84 keep these many, and they are the most important ones."""
+    run = a_run("group-norm", lenet())
+    importance = group_norm.importances(run.structure, run.weights(), {})
+    alive = group_norm.live_at(run.structure, importance, 1e-6, None, largest_cut)
+    for layer, count in zip(run.structure.layers, least, strict=True):
+        live = alive[layer.out_units]
+        assert int(live.sum()) == count
+        ranked = importance[layer.out_units].argsort(descending=True)
+        assert live[ranked[:count]].all()
+
+
+def test_what_goes_already_counts_towards_the_largest_cut():
+    run = a_run("group-norm", lenet())
+    fc1 = next(layer.out_units for layer in run.structure.layers if layer.name == "fc1")
+    dead = torch.zeros_like(run.structure.removable)
+    dead[fc1[:30]] = True
+    importance = group_norm.importances(run.structure, run.weights(), {}, dead)
+    alive = group_norm.live_at(run.structure, importance, 1e-6, dead, 0.5)
+    assert int(alive[fc1].sum()) == 60
+    assert not alive[fc1[:30]].any()
+
+
 def test_sparse_training_pulls_the_least_important_most():
     run = a_run("group-norm", lenet())
     importance = group_norm.importances(run.structure, run.weights(), {})

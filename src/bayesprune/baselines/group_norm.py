@@ -59,10 +59,13 @@ def pulls(structure: Structure, importance: Tensor) -> Tensor:
     return result * structure.removable
 
 
-def live_at(structure: Structure, importance: Tensor, target: float, dead: Tensor | None = None) -> Tensor:
+def live_at(
+    structure: Structure, importance: Tensor, target: float, dead: Tensor | None = None, largest_cut: float = 1.0
+) -> Tensor:
     """The units that stay, (unit_count,) bool, when the least important go until at most `target` of the MACs is left.
 
     dead: (unit_count,) bool, units that are gone already, and stay so.
+    largest_cut: of the units of a layer at most this share goes (Torch-Pruning's max_pruning_ratio).
     The most important unit of every layer always stays, so a small target may be out of reach.  Where a dear unit was
     the last to go, cheaper ones that went before it come back as far as the target allows, the most important first.
     """
@@ -70,8 +73,10 @@ def live_at(structure: Structure, importance: Tensor, target: float, dead: Tenso
     may_go = structure.removable & (family >= 0)
     for layer in structure.layers:
         candidates = layer.out_units[structure.removable[layer.out_units]]
-        if len(candidates) == len(layer.out_units):
-            may_go[candidates[importance[candidates].argmax()]] = False
+        width = len(layer.out_units)
+        staying = max(1, width - int(largest_cut * width)) - (width - len(candidates))
+        if staying > 0:
+            may_go[candidates[importance[candidates].topk(staying).indices]] = False
     gone = torch.zeros_like(may_go) if dead is None else dead
     may_go &= ~gone
     order = importance.masked_fill(~may_go, torch.inf).argsort(stable=True)[: int(may_go.sum())]
@@ -127,7 +132,7 @@ def prune(run: Run) -> Masks:
 
     def cut(step: int) -> None:
         target = 1 - (1 - s.target_macs) * step / s.pruning_steps
-        dead.copy_(~live_at(structure, importance(), target, dead))
+        dead.copy_(~live_at(structure, importance(), target, dead, s.largest_cut))
         for name, value in to_weights(structure, dead.double()).items():
             if name in masks:
                 masks[name].copy_((value == 0).expand(masks[name].shape))

@@ -38,7 +38,8 @@ class BaselineSettings(PlainSettings):
     Magnitude: `score`, and whether the share grows by the cubic schedule (`gradual`) or at once, before pruning epochs.
     l1: `normalise` measures every layer's weights by their root mean square when pruning begins; weights up to
     `l1_threshold` die.
-    snip: `snip_batches` to average the gradient over.  group-norm: `pruning_steps` on the way to the target.
+    snip: `snip_batches` to average the gradient over.
+    group-norm: `pruning_steps` on the way to the target, `largest_cut`, the largest share of a layer's units to remove.
     """
 
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -71,6 +72,7 @@ class BaselineSettings(PlainSettings):
     l1_threshold: float = 0.0
     snip_batches: int = 1
     pruning_steps: int = 5
+    largest_cut: float = 1.0
 
     validation: float = 0.1
     seed: int = 0
@@ -98,6 +100,8 @@ class BaselineSettings(PlainSettings):
             raise SettingsError(f"strength must be at least 0, got {self.strength}; None takes the method's own")
         if self.l1_threshold < 0:
             raise SettingsError(f"l1_threshold must be at least 0, got {self.l1_threshold}; try 0.01")
+        if not 0 < self.largest_cut <= 1:
+            raise SettingsError(f"largest_cut must be a share above 0 and at most 1, got {self.largest_cut}; try 0.7")
         if self.macs_spread < 1:
             raise SettingsError(f"macs_spread must be at least 1, which penalises all alike, got {self.macs_spread}")
         begin, end = self.strength_ramp
