@@ -22,6 +22,7 @@ from bayesprune.reproduce.acceleration import (
     kept_networks,
     merge_entries,
     peak_flops,
+    with_earlier,
     work_of,
     write_entry,
 )
@@ -321,6 +322,7 @@ def an_entry(row="lenet5", device="cpu", ours=4.0, **values):
         "batch": 10000,
         "paper": FIGURE9[device].get(row),
         "dense": "made up",
+        "networks": {"unpruned": "0", "ours": "1", "polarization": "2"},
         "left_out": {"snip": "not trained", "l1": "not trained", "group-norm": "no network kept"},
         "machine": {"flops": 2e11, "bandwidth": 3e10},
         "settings": {"threads": 2},
@@ -359,6 +361,59 @@ def test_the_tables_of_made_up_times():
     assert "- left out: `snip`, `l1` (not trained)\n- left out: `group-norm` (no network kept)" in text
     assert "peak 200 GFLOP/s (GEMM), bandwidth 30.0 GB/s (copy)" in text
     assert "not results" not in text
+
+
+def without_ours(factor):
+    """A later measurement, without `ours`; everything takes `factor` times as long."""
+    entry = an_entry(padding_counts=False)
+    for one in entry["methods"].values():
+        one["best"]["milliseconds"]["median"] *= factor
+    ways = [way for way in entry["ways"] if way["network"] != "ours"]
+    for way in ways:
+        way["milliseconds"]["median"] *= factor
+    methods = {name: one for name, one in entry["methods"].items() if name != "ours"}
+    networks = {name: one + "b" for name, one in entry["networks"].items() if name != "ours"}
+    return entry | {"methods": methods, "ways": ways, "networks": networks, "left_out": {"ours": "no network kept"}}
+
+
+def test_what_an_earlier_run_measured_stays_with_its_own_dense_network():
+    both = with_earlier(without_ours(3), an_entry())
+    assert list(both["methods"]) == ["unpruned", "ours", "polarization"]
+    assert [name for name, one in both["methods"].items() if "earlier" in one] == ["ours"]
+    assert both["methods"]["unpruned"]["best"]["milliseconds"]["median"] == 120
+    assert both["networks"] == {"unpruned": "0b", "ours": "1", "polarization": "2b"}
+    assert both["left_out"] == {}
+    text = acceleration_markdown([both])
+    assert "| CPU | 4.00 (3.50 to 4.50) | 8.00 | `polarization` 2.00" in text  # 80 over 10 ms, not 240
+    assert "| `ours` † | 90.00 |" in text
+    assert "| `polarization` | 90.00 |" in text
+    assert "| eager | – | 40.0 ± 0.500 | 40 | 1.00 (0.90 to 1.10) | 2.00 (1.90 to 2.10) |" in text
+    assert "- † of an earlier run, whose dense network took 40.0 ms: `ours`; products with the zeros of padding" in text
+    again = with_earlier(without_ours(5), both)
+    assert again["methods"]["ours"]["earlier"]["dense_ms"] == 40  # not that of the run between
+    assert [way for way in again["ways"] if way["network"] == "ours"] == an_entry()["ways"][1:]
+
+
+def test_measurements_of_other_batches_are_not_put_together():
+    with pytest.raises(RunError, match="has batch 64, this one 10000; they cannot be put together"):
+        with_earlier(an_entry(), an_entry(batch=64))
+
+
+def test_networks_that_are_gone_keep_their_times_if_asked_for(reproduce, rows, quick_machine):
+    options = ("--batch", "64", "--threads", "1", "--seconds", "0.01", "--passes", "1", "--runtimes", "eager")
+    path = Path("acc/digits-trial-0.02-cpu.json")
+    assert reproduce("acceleration", *QUICK, *options)[0] == 0
+    first = json.loads(path.read_text())["methods"]["magnitude"]
+    found = json.loads(path.read_text())
+    found["methods"]["snip"] = found["methods"].pop("magnitude")  # a method whose network nobody has any more
+    path.write_text(json.dumps(found))
+    assert reproduce("acceleration", *QUICK, *options, "--keep-others")[0] == 0
+    after = json.loads(path.read_text())
+    assert list(after["methods"]) == ["unpruned", "snip", "magnitude"]
+    assert after["methods"]["snip"] == first | {"earlier": after["methods"]["snip"]["earlier"]}
+    assert "| `snip` † |" in path.with_suffix(".md").read_text()
+    assert reproduce("acceleration", *QUICK, *options)[0] == 0
+    assert list(json.loads(path.read_text())["methods"]) == ["unpruned", "magnitude"]
 
 
 def test_the_bars_are_methods_and_then_our_ways():

@@ -43,6 +43,7 @@ from bayesprune.reproduce.acceleration import (
     remove_parts,
     times,
     way_of,
+    with_earlier,
     write_entry,
 )
 from bayesprune.reproduce.convergence import (
@@ -58,7 +59,7 @@ from bayesprune.reproduce.merging import Rows, seeds_of
 from bayesprune.reproduce.study import IDENTITY
 from bayesprune.runs import RunError
 from bayesprune.runs.atomic import write_atomically
-from bayesprune.runs.plain_json import to_json
+from bayesprune.runs.plain_json import read_json, to_json
 
 SIGMAS = (0.003, 0.01, 0.03, 0.1)
 STUDY_ROWS = ("lenet5", "vgg11", "digits")
@@ -193,6 +194,10 @@ def acceleration_command(
         bool, typer.Option("--tf32", help="On a GPU, let all use TF32, as torch's convolutions do by default.")
     ] = False,
     networks: Annotated[Path, typer.Option(help="Folder of the results of table2.")] = Path("results/table2"),
+    keep_others: Annotated[
+        bool,
+        typer.Option("--keep-others", help="Keep what is there of networks that are not measured now; it is marked."),
+    ] = False,
     output: Output = Path("results/acceleration"),
     epochs_scale: EpochsScale = 1.0,
     show: Show = False,
@@ -234,6 +239,9 @@ def acceleration_command(
             folder=parts_folder(output, row, where, epochs_scale),
             tell=lambda text: None if quiet else typer.echo(text),
         )
+        before = entry_path(output, row, where, epochs_scale)
+        if keep_others and before.exists():
+            entry = with_earlier(entry, read_json(before))
         for path in write_entry(entry, output):
             typer.echo(f"written    {path}")
         for name, one in entry["methods"].items():

@@ -13,6 +13,7 @@ from bayesprune.reproduce.acceleration.entries import (
     parts_folder,
     place_name,
     read_entries,
+    with_earlier,
     write_entry,
 )
 from bayesprune.reproduce.acceleration.kept import CHOICES, Kept, KeptNetwork, kept_networks
@@ -43,6 +44,7 @@ __all__ = [
     "remove_parts",
     "times",
     "way_of",
+    "with_earlier",
     "work_of",
     "write_entry",
 ]

@@ -7,8 +7,9 @@ from typing import Any
 
 from bayesprune.reproduce.acceleration.figure import draw_entries
 from bayesprune.reproduce.acceleration.kept import Kept, network_digests
-from bayesprune.reproduce.acceleration.markdown import acceleration_markdown
+from bayesprune.reproduce.acceleration.markdown import acceleration_markdown, dense_in_torch
 from bayesprune.reproduce.jobs import ROWS
+from bayesprune.reproduce.methods import METHODS, UNPRUNED
 from bayesprune.reproduce.row_files import name_of
 from bayesprune.runs import RunError
 from bayesprune.runs.atomic import write_atomically
@@ -57,6 +58,34 @@ def write_entry(entry: dict[str, Any], output: Path) -> list[Path]:
     path = entry_path(output, entry["row"], place, entry["epochs_scale"])
     write_atomically(path, [to_json(entry, path, indent=1).encode() + b"\n"])
     return [path, *_report([entry], path)]
+
+
+def with_earlier(entry: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """A measurement together with what an earlier one of the same row, device and batch has of other networks.
+
+    Their figures have the key `earlier`: what their ratios are against, and with what they were measured.
+    """
+    for key in ("row", "device", "batch", "epochs_scale", "tf32"):
+        old, new = (one.get(key, False) for one in (earlier, entry))
+        if old != new:
+            raise RunError(f"the earlier measurement has {key} {old}, this one {new}; they cannot be put together")
+    origin = {
+        "dense_ms": earlier["methods"][UNPRUNED]["best"]["milliseconds"]["median"],
+        "dense_torch_ms": dense_in_torch(earlier),
+        "padding_counts": earlier.get("padding_counts", True),
+        "hardware": earlier["hardware"],
+        "versions": earlier["versions"],
+    }
+    others = {
+        name: {"earlier": origin} | one for name, one in earlier["methods"].items() if name not in entry["methods"]
+    }
+    methods = entry["methods"] | others
+    return entry | {
+        "methods": {name: methods[name] for name in sorted(methods, key=METHODS.index)},
+        "ways": entry["ways"] + [one for one in earlier["ways"] if one["network"] in others],
+        "networks": {name: one for name, one in earlier["networks"].items() if name in others} | entry["networks"],
+        "left_out": {name: reason for name, reason in entry["left_out"].items() if name not in others},
+    }
 
 
 def read_entries(output: Path) -> list[dict[str, Any]]:

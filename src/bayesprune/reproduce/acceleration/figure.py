@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bayesprune.reproduce.acceleration.markdown import entry_title, way_of
+from bayesprune.reproduce.acceleration.markdown import entry_title, mark, way_of
 from bayesprune.reproduce.figure import STYLES
 from bayesprune.reproduce.methods import OURS, UNPRUNED
 from bayesprune.reproduce.pictures import figure_title, plain, write_png
@@ -38,7 +38,7 @@ def draw_entries(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
 def bars(entry: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any], bool]]:
     """Label, method, its ratio and interval, and whether it is `ours` in one of its ways; from top to bottom."""
     methods = {name: one for name, one in entry["methods"].items() if name != UNPRUNED}
-    found = [(f"{name} ({way_of(one['best'])})", name, one, False) for name, one in methods.items()]
+    found = [(f"{name}{mark(one)} ({way_of(one['best'])})", name, one, False) for name, one in methods.items()]
     ways = [one for one in entry["ways"] if one["network"] == OURS and not one["error"]]
     return found + [(f"{OURS} only in {way_of(one)}", OURS, one, True) for one in ways]
 

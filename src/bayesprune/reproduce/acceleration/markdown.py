@@ -8,6 +8,7 @@ from bayesprune.reproduce.tables import NONE, heading, made_with, table
 
 TITLE: Final = "Acceleration (Fig. 9 of the paper)"
 PLACES: Final = {"cpu": "CPU", "cuda": "GPU"}
+MARK: Final = " †"  # of what an earlier run measured
 TORCH: Final = ("eager", "compile", "cuda_graph")  # the ways in which nothing but torch runs a network
 INTRODUCTION: Final = (
     "One forward pass of a batch, float32 (where TF32 is named, all may multiply in that), the median ± standard"
@@ -71,16 +72,23 @@ def summary_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return table(head, lines)
 
 
-def _against_torch(entry: Mapping[str, Any]) -> str:
-    """`ours` in its best way against the dense network in torch's best one, torch.compile too where it was measured."""
+def dense_in_torch(entry: Mapping[str, Any]) -> float | None:
+    """Milliseconds of the dense network in torch's best way, torch.compile too where it was measured."""
     dense = [
-        one["milliseconds"]["median"]
+        float(one["milliseconds"]["median"])
         for one in entry["ways"]
         if one["network"] == UNPRUNED and one["runtime"] in TORCH and one["milliseconds"]
     ]
-    if not dense or OURS not in entry["methods"]:
+    return min(dense, default=None)
+
+
+def _against_torch(entry: Mapping[str, Any]) -> str:
+    """`ours` in its best way against the dense network in torch's best one, both of one run."""
+    ours = entry["methods"].get(OURS)
+    if ours is None:
         return NONE
-    return f"{min(dense) / entry['methods'][OURS]['best']['milliseconds']['median']:.2f}"
+    dense = ours["earlier"]["dense_torch_ms"] if "earlier" in ours else dense_in_torch(entry)
+    return NONE if dense is None else f"{dense / ours['best']['milliseconds']['median']:.2f}"
 
 
 def methods_table(entry: Mapping[str, Any]) -> list[str]:
@@ -92,13 +100,14 @@ def methods_table(entry: Mapping[str, Any]) -> list[str]:
         roofline, best = one["roofline"], one["best"]
         speed = [way_of(best), _ms(best["milliseconds"]), str(best["passes"]), times(one)]
         bound = f"{roofline['times_bound']:.1f} ({roofline['limit']}, {_digits(roofline['bound_ms'])} ms)"
-        lines.append([f"`{name}`", *shares, f"{one['live_macs']:,}", *speed, bound])
+        lines.append([f"`{name}`{mark(one)}", *shares, f"{one['live_macs']:,}", *speed, bound])
     return table([*head, "times faster", "over the bound"], lines)
 
 
 def ways_table(entry: Mapping[str, Any]) -> list[str]:
-    """`ours` and the dense network in every runtime and layout."""
-    dense = {way_of(one): one for one in entry["ways"] if one["network"] == UNPRUNED}
+    """`ours` and the dense network in every runtime and layout; of an earlier run the dense times are not known."""
+    earlier = "earlier" in entry["methods"][OURS]
+    dense = {} if earlier else {way_of(one): one for one in entry["ways"] if one["network"] == UNPRUNED}
     lines = []
     for one in entry["ways"]:
         if one["network"] == OURS:
@@ -141,12 +150,31 @@ def sentences(entry: Mapping[str, Any]) -> list[str]:
         lines.append(f"- left out: {names} ({reason})")
     if entry.get("padding_counts", True):
         lines.append("- FLOPs with products with the zeros of padding: the bound is too high where maps are small")
+    lines += _earlier_runs(methods)
     machine = entry["machine"]
     lines.append(
         f"- dense: {entry['dense']}, seed {entry['seed']}, {entry['settings']['threads']} threads; peak "
         f"{machine['flops'] / 1e9:,.0f} GFLOP/s (GEMM), bandwidth {machine['bandwidth'] / 1e9:,.1f} GB/s (copy)"
     )
     return lines
+
+
+def _earlier_runs(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is to be known of methods that were measured before the others."""
+    runs: dict[tuple[float, bool], list[str]] = {}
+    for name, one in methods.items():
+        if origin := one.get("earlier"):
+            runs.setdefault((origin["dense_ms"], origin["padding_counts"]), []).append(f"`{name}`")
+    return [
+        f"-{MARK} of an earlier run, whose dense network took {_digits(dense)} ms: {', '.join(names)}"
+        + ("; products with the zeros of padding count in their bound" if padding else "")
+        for (dense, padding), names in runs.items()
+    ]
+
+
+def mark(one: Mapping[str, Any]) -> str:
+    """A dagger behind what an earlier run measured."""
+    return MARK if "earlier" in one else ""
 
 
 def times(one: Mapping[str, Any]) -> str:
