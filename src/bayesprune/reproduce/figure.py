@@ -37,7 +37,7 @@ STYLES: Final[dict[str, tuple[str, str]]] = {
     "magnitude": ("#7F7F7F", "v"),
     "l1": ("#B8A000", "P"),
     "group-norm": ("#E69F00", "h"),
-    GROUP_NORM_DISTILLED: ("#E69F00", "8"),
+    GROUP_NORM_DISTILLED: ("#E69F00", "<"),
 }
 UNPRUNED_LINES: Final[dict[str | None, Any]] = {"best": "--", "paper": "-.", None: ":"}  # None: printed in the paper
 SIZES: Final = {"best": 11.0, "paper": 7.0}
