@@ -21,6 +21,7 @@ from bayesprune.baselines.running import Masks, Run
 from bayesprune.baselines.settings import BaselineSettings
 from bayesprune.data import DataSet
 from bayesprune.likelihoods import Classification, Likelihood
+from bayesprune.turbo.channels import channels_last
 from bayesprune.turbo.loop import Recorder
 
 
@@ -98,7 +99,8 @@ def _run(
     likelihood = likelihood or Classification(settings.label_smoothing)
     device = data.train.x.device
     likelihood.to(device)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    randomness = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    with randomness, channels_last(model, data.train.x[:2]):
         torch.manual_seed(settings.seed)
         state = Run(name, model, data, likelihood, settings, recorder)
         method.warm_up(state)

@@ -1,5 +1,6 @@
 """`compress`: one verb from a network and data to a compressed network and its figures."""
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from bayesprune.provenance import hardware, versions
 from bayesprune.structure import macs, trace, widths
 from bayesprune.surgery import ProofError, operate, prove
 from bayesprune.surgery.proof import largest_difference, outputs
+from bayesprune.turbo.channels import channels_last
 from bayesprune.turbo.compressor import Size
 from bayesprune.turbo.loop import Loop, Recorder, Silent
 from bayesprune.turbo.parallel import World
@@ -85,13 +87,17 @@ def compress(
     settings = settings or Settings(max_accuracy_drop=0.5).for_examples(len(data.train))
     likelihood = likelihood or Classification(settings.label_smoothing)
     likelihood.to(data.train.x.device)
-    loop = Loop(model, data, likelihood, settings, recorder or Silent(), world or World())
-    try:
-        if resume is not None:
-            loop.load(*resume)
-        loop.run()
-    finally:
-        loop.world.unwrap(model)
+    world = world or World()
+    # Several processes exchange gradients as they lie in memory, and those of other layouts slowly and with warnings.
+    layout = channels_last(model, data.train.x[:2]) if world.size == 1 else contextlib.nullcontext()
+    with layout:
+        loop = Loop(model, data, likelihood, settings, recorder or Silent(), world)
+        try:
+            if resume is not None:
+                loop.load(*resume)
+            loop.run()
+        finally:
+            loop.world.unwrap(model)
     return _result(loop)
 
 
