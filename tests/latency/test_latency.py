@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayesprune.latency import LatencyError, Row, candidates, measure, measuring
+from bayesprune.latency import LatencyError, Row, candidates, measure, measuring, statistics
 from bayesprune.latency.candidates import Kind
 from bayesprune.latency.reasons import Empty, overhead_ms, reason
 from bayesprune.latency.report import UNSURE, Comparison
@@ -57,6 +57,47 @@ def test_interval_of_the_ratio_covers_the_truth_about_as_often_as_it_says() -> N
     assert 0.9 <= covered / 200 <= 1
 
 
+def test_interval_knows_that_copies_differ() -> None:
+    """Ten copies of each of two equal networks, each three per cent slower or faster for good, and noise far below."""
+    generator = np.random.default_rng(2)
+    covered = of_one_copy = 0
+    for _ in range(200):
+        times = (
+            np.exp(0.03 * generator.standard_normal((1, 10)) + 0.002 * generator.standard_normal((10, 10)))
+            for _ in range(2)
+        )
+        slow, fast = (one.ravel().tolist() for one in times)  # the copies take turns
+        _, low, high = ratio_of_medians(slow, fast, places=(10, 10))
+        covered += low <= 1 <= high
+        _, low, high = ratio_of_medians(slow[::10], fast[::10])
+        of_one_copy += low <= 1 <= high
+    assert 0.9 <= covered / 200 <= 1
+    assert of_one_copy / 200 < 0.2
+
+
+@pytest.mark.parametrize(("rounds", "places"), [(11, 10), (20, 10), (8, 6), (7, 10), (9, 1)])
+def test_as_many_copies_are_drawn_as_there_are(rounds: int, places: int) -> None:
+    """Every one of them as often as any other, and of each the rounds that are its own."""
+    drawn = statistics._drawn(rounds, places, np.random.default_rng(0))
+    there = min(places, rounds)
+    assert drawn.shape == (statistics.RESAMPLES, rounds)
+    assert set(np.unique(drawn)) == set(range(rounds))
+    by_draw = [drawn[:, first::there] % there for first in range(there)]  # one draw, used for one round or more
+    assert all((one == one[:, :1]).all() for one in by_draw)
+    first_of_each = np.stack([one[:, 0] for one in by_draw], 1)
+    shares = np.bincount(first_of_each.ravel(), minlength=there) / first_of_each.size
+    assert shares == pytest.approx([1 / there] * there, rel=0.1)
+
+
+def test_intervals_of_different_numbers_of_copies() -> None:
+    times = [1.0, 2.0, 3.0] * 4
+    assert ratio_of_medians(times, times, places=(3, 3)) == pytest.approx((1, 1, 1))  # drawn together
+    _, low, high = ratio_of_medians(times, times, places=(3, 1))
+    assert low < 1 < high
+    few = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]  # fewer rounds than copies
+    assert ratio_of_medians(few, few[::-1], places=(10, 10)) == ratio_of_medians(few, few[::-1], places=(7, 7))
+
+
 def test_common_drift_cancels_and_few_rounds_give_a_wide_interval() -> None:
     drift = [1.0, 2.0, 4.0, 1.0, 3.0, 8.0, 1.0]
     ratio, low, high = ratio_of_medians([2 * d for d in drift], drift)
@@ -91,6 +132,90 @@ def test_identical_networks_are_not_called_faster() -> None:
         assert "it has no less to do, 131,072 multiplications per example against 131,072" in comparison.reason
     assert "not faster" in latency.in_words() or "slower" in latency.in_words()
     assert latency.in_words().count("batch") == 2
+
+
+class Spy(nn.Linear):
+    """Notes where its weights are when it runs."""
+
+    seen: set[int]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add(self.weight.data_ptr())
+        return super().forward(x)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Spy":
+        twin = Spy(self.in_features, self.out_features)
+        twin.load_state_dict(self.state_dict())
+        twin.seen = self.seen
+        return twin
+
+
+@pytest.mark.parametrize(("changes", "places"), [({}, 10), ({"MOST_BYTES": 8000}, 1), ({"MOST_PLACES": 7}, 7)])
+def test_copies_at_different_places_take_turns(
+    changes: dict[str, int], places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in changes.items():
+        monkeypatch.setattr(measuring, name, value)
+    networks = {name: Spy(16, 16) for name in ("dense", "copy")}
+    for network in networks.values():
+        network.seen = set()
+    latency = measure(networks, torch.zeros(1, 16), batches=(4,), seconds=20, repeats=12, **PLAIN)
+    assert [row.places for row in latency.rows] == [places, places]
+    assert [len(network.seen) for network in networks.values()] == [places, places]
+    assert latency.as_dict()["rows"][0]["places"] == places
+    assert Row.from_dict(latency.rows[0].as_dict()) == latency.rows[0]
+
+
+def test_few_places_are_none_and_long_calls_have_one() -> None:
+    lanes = [measuring._Lane(row([1.0]), [Empty(1)] * count) for count in (10, 5)]
+    measuring._as_many_places(lanes)
+    assert [len(lane.runs) for lane in lanes] == [1, 1]
+    network = {"a": layers(1, 8)}
+    latency = measure(network, torch.zeros(1, 8), batches=(4,), seconds=1e-5, repeats=3, **PLAIN)
+    assert latency.rows[0].places == 1
+
+
+def test_a_copy_that_fails_leaves_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(measuring, "elsewhere", no_memory)
+    latency = measure({"a": layers(1, 8)}, torch.zeros(1, 8), batches=(4,), seconds=0.1, repeats=8, **PLAIN)
+    assert (latency.rows[0].error, latency.rows[0].places) == (None, 1)
+    monkeypatch.setattr(measuring, "elsewhere", lambda *_: lambda: torch.zeros(4, 8))  # not what the network says
+    latency = measure({"a": layers(1, 8)}, torch.zeros(1, 8), batches=(4,), seconds=0.1, repeats=8, **PLAIN)
+    assert (latency.rows[0].error, latency.rows[0].places) == (None, 1)
+
+
+def test_no_more_copies_than_rounds() -> None:
+    latency = measure({"a": layers(1, 8)}, torch.zeros(1, 8), batches=(4,), seconds=20, repeats=8, **PLAIN)
+    assert (len(latency.rows[0].samples), latency.rows[0].places) == (8, 8)
+
+
+class Stateful(nn.Linear):
+    """Its state is not of tensors alone."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 3}
+
+    def set_extra_state(self, state: object) -> None:
+        assert state == {"version": 3}
+
+
+def test_a_state_that_is_no_tensor_is_measured_as_well() -> None:
+    latency = measure({"a": Stateful(8, 8)}, torch.zeros(1, 8), batches=(4,), seconds=0.1, repeats=8, **PLAIN)
+    assert latency.rows[0].error is None
+
+
+@pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
+def test_the_engine_elsewhere_is_the_same() -> None:
+    x = torch.randn(4, 8)
+    here = candidates.fastest_native(layers(2, 8), x)
+    there = here.elsewhere()
+    assert torch.equal(here(), there())
+    assert there.bytes > 4 * 2 * 8 * 8
+    weights = [next(iter(one._compiled._programs.values()))._parts[5].data_ptr() for one in (here, there)]
+    assert weights[0] != weights[1]
 
 
 def test_calls_that_are_asked_for_are_made_whatever_the_time():

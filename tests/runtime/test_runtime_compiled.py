@@ -2,7 +2,7 @@
 
 import copy
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,13 +66,15 @@ def test_the_fastest_way_is_chosen_and_remembered(monkeypatch):
     assert fast._choices[128, threads].way == "torch, channels last"
 
 
-def test_ways_take_turns_until_they_cannot_win():
-    calls = []
+def test_ways_take_turns_until_they_cannot_win(monkeypatch):
+    calls, now = [], [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0])  # with the machine's own, other programs decide
+    monkeypatch.setattr(compiled, "time", clock)
 
     def way(name, seconds):
         def run(x):
             calls.append(name)
-            time.sleep(seconds)
+            now[0] += seconds
             return x
 
         return run
@@ -82,8 +84,7 @@ def test_ways_take_turns_until_they_cannot_win():
     assert calls[:6] == ["slow", "good", "same"] * 2
     assert calls.count("slow") == compiled.FEWEST_TURNS
     assert calls.count("good") == calls.count("same") > compiled.FEWEST_TURNS
-    assert 0.03 <= found["slow"] < 0.05
-    assert 0.008 <= min(found["good"], found["same"]) < 0.02
+    assert found == pytest.approx({"slow": 0.03, "good": 0.008, "same": 0.008})
 
 
 def test_one_lucky_run_does_not_choose():
@@ -258,8 +259,8 @@ def test_several_results_run_in_torch():
 
 
 @needs_engine
-@pytest.mark.parametrize(("examples", "lanes"), [(1, [16]), (16, [16]), (17, [16, 32]), (64, [16, 32, 64])])
+@pytest.mark.parametrize(("examples", "lanes"), [(1, [1, 16]), (16, [1, 16]), (17, [16, 32]), (64, [16, 32, 64])])
 def test_lanes_that_would_stay_empty_are_not_tried(examples, lanes):
     fast = compile(small_network(), images(1))
-    ways = [f"native, {number} lanes" for number in lanes]
+    ways = [f"native, {number} lane{'s' * (number > 1)}" for number in lanes]
     assert [way for way in fast._ways(images(examples)) if way.startswith("native")] == ways

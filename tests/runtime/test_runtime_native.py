@@ -72,6 +72,7 @@ def test_networks_give_what_torch_gives(name, instruction_set):
     x = torch.randn(19, *shape, generator=generator)
     check(network, x, instruction_set=instruction_set, lanes=16, threads=2)
     check(network, x, instruction_set=instruction_set, lanes=32)
+    check(network, x[:3], instruction_set=instruction_set, lanes=1, threads=2)
 
 
 @needs_engine
@@ -83,7 +84,7 @@ def test_networks_give_what_torch_gives(name, instruction_set):
     density=st.sampled_from([0.0, 0.02, 0.2, 0.7, 1.0]),
     batch=st.sampled_from([1, 2, 15, 16, 17, 64, 100, 1000]),
     clusters=st.booleans(),
-    lanes=st.sampled_from([16, 32, 64]),
+    lanes=st.sampled_from([1, 16, 32, 64]),
     kind=st.sampled_from(instruction_sets() or ["best"]),
 )
 def test_any_linear_layer(seed, inputs, outputs, density, batch, clusters, lanes, kind):
@@ -109,13 +110,13 @@ def test_any_linear_layer(seed, inputs, outputs, density, batch, clusters, lanes
     stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     dilation=st.integers(1, 2),
-    size=st.tuples(st.integers(8, 17), st.integers(8, 17)),
+    size=st.tuples(st.integers(8, 37), st.integers(8, 37)),
     after=st.sampled_from(["nothing", "relu", "norm relu", "pool", "relu pool", "norm relu pool", "pool relu"]),
     grouped=st.booleans(),
     batch=st.sampled_from([1, 3, 16, 21]),
     density=st.sampled_from([0.0, 0.1, 1.0]),
     near=st.sampled_from([native.NEAR, 6000, 1]),  # all channels together, some, one at a time
-    lanes=st.sampled_from([16, 32, 64]),
+    lanes=st.sampled_from([1, 16, 32, 64]),
     kind=st.sampled_from(instruction_sets() or ["best"]),
 )
 def test_any_convolution(
@@ -168,14 +169,33 @@ def test_values_that_are_read_twice():
     network = thinned(Branches(), 0.7, generator)
     check(network, torch.randn(20, 2, 8, 8, generator=generator))
     check(network, torch.randn(1, 2, 8, 8, generator=generator), lanes=64)
+    check(network, torch.randn(2, 2, 8, 8, generator=generator), lanes=1)
 
 
 @needs_engine
-def test_what_is_not_a_number_stays_so():
-    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1, 1)).eval()
-    x = torch.zeros(3, 1, 2, 2)
-    x[1, 0, 1, 0] = float("nan")
-    assert run(network, x).isnan().flatten().tolist() == [False, True, False]
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("size", [2, 36])  # of single values, and of whole vectors
+def test_what_is_not_a_number_stays_so(lanes, size):
+    pool = nn.MaxPool2d(2)
+    last = nn.Linear(size * size // 4, 1)
+    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), pool, nn.Flatten(), last).eval()
+    for row, column in itertools.product((0, 1, size - 1), repeat=2):
+        x = torch.zeros(3, 1, size, size)
+        x[1, 0, row, column] = float("nan")
+        assert run(network, x, lanes=lanes).isnan().flatten().tolist() == [False, True, False]
+
+
+@needs_engine
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_examples_do_not_see_those_before_them(lanes):
+    """The engine's memory is used again: after infinite values everywhere a network must say what it said before."""
+    generator = torch.Generator().manual_seed(0)
+    network = thinned(Branches(), 0.7, generator).eval()
+    x = torch.randn(4, 2, 8, 8, generator=generator)
+    program = Program(lower(network, (2, 8, 8)), lanes)
+    before = program(x.flatten(1).contiguous(), 1)
+    program(torch.full((20, 128), float("inf")), 1)
+    assert torch.equal(program(x.flatten(1).contiguous(), 1), before)
 
 
 @needs_engine
@@ -316,9 +336,9 @@ for name, shape, density in (("lenet5", (1, 28, 28), 1), ("lenet5", (1, 28, 28),
         y = network(x)
     for kind in ("best", "avx2", "portable"):
         if native.library().instruction_set(native.SETS[kind]) >= 0:
-            for native.NEAR in (28000, 4000):
-                z = native.Program(lower(network, shape), 16, kind)(x.flatten(1).contiguous(), 2)
-                assert torch.allclose(y, z, atol=1e-4), kind
+            for lanes, native.NEAR in ((16, 28000), (16, 4000), (1, 28000)):
+                z = native.Program(lower(network, shape), lanes, kind)(x.flatten(1).contiguous(), 2)
+                assert torch.allclose(y, z, atol=1e-4), (kind, lanes)
 print("clean")
 """
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bayesprune.export.checking import random_inputs, ready
 from bayesprune.export.onnx_file import onnx_bytes, open_session, run_session
 from bayesprune.export.quiet import quiet
-from bayesprune.runtime import fastest_fused, fastest_native, fastest_triton
+from bayesprune.runtime import FixedWay, fastest_fused, fastest_native, fastest_triton
 from bayesprune.runtime.capture import Captured
 
 RUNTIMES = ("eager", "compile", "onnx", "native", "cuda_graph", "fused", "triton")
@@ -54,6 +54,10 @@ class Copies:
             module = copy.deepcopy(self.network).eval().to(self.device, torch.float32).requires_grad_(False)
             self.by_layout[layout] = _in_format(module, layout)
         return self.by_layout[layout]
+
+    def elsewhere(self) -> "Copies":
+        """The same network at other places in memory."""
+        return Copies(self.network, self.example, self.device, onnx=self.onnx)
 
     def onnx_content(self) -> bytes:
         """The ONNX file, exported once for all batch sizes."""
@@ -102,6 +106,21 @@ def prepare(kind: Kind, copies: Copies, x: Tensor) -> Callable[[], Tensor]:
     if kind.runtime == "cuda_graph":
         return Captured(module, x).again
     return lambda: module(x)
+
+
+def elsewhere(kind: Kind, copies: Copies, x: Tensor, run: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
+    """What `run` does, with weights at other places in memory; None where that would take a compiler or is a GPU's."""
+    if copies.device.type != "cpu" or kind.runtime == "compile":
+        return None
+    if isinstance(run, FixedWay):
+        return run.elsewhere()
+    return prepare(kind, copies.elsewhere(), x)
+
+
+def held_bytes(copies: Copies, run: Callable[[], Tensor]) -> int:
+    """Of a copy's weights, and of the engine's programs; not what runtimes need for activations."""
+    tensors = (*copies.network.parameters(), *copies.network.buffers())
+    return sum(tensor.nbytes for tensor in tensors) + (run.bytes if isinstance(run, FixedWay) else 0)
 
 
 def first_call(run: Callable[[], Tensor]) -> Tensor:

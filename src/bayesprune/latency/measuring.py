@@ -12,11 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from bayesprune.export.checking import compare, first_line
-from bayesprune.latency.candidates import LAYOUTS, RUNTIMES, Copies, Kind, first_call, inputs, kinds, prepare
-from bayesprune.latency.clocks import Run, seconds_of, warm_up
+from bayesprune.latency.candidates import (
+    LAYOUTS,
+    RUNTIMES,
+    Copies,
+    Kind,
+    elsewhere,
+    first_call,
+    held_bytes,
+    inputs,
+    kinds,
+    prepare,
+)
+from bayesprune.latency.clocks import seconds_of, warm_up
 from bayesprune.latency.reasons import overhead_ms, reason
 from bayesprune.latency.report import Comparison, Latency, Row
-from bayesprune.latency.statistics import ratio_of_medians, summarise
+from bayesprune.latency.statistics import ENOUGH, ratio_of_medians, summarise
 from bayesprune.latency.work import Work, count_work
 from bayesprune.provenance import hardware, versions
 
@@ -25,6 +36,9 @@ Progress = Callable[[str, int, int], None]
 BLOCK_SECONDS = 0.005  # short calls are timed many in a row: the clock and the caches then cost nothing
 LONG_CALL = 0.1  # seconds; longer calls fill the caches by themselves
 FEWEST_ROUNDS = 3
+# Copies of one network differ by per cents, for good: where one lies in memory decides what it shares caches with.
+MOST_PLACES = 10
+MOST_BYTES = 2**28  # of all copies of a network
 TOLERANCE, TF32_TOLERANCE = 1e-3, 1e-2  # of the largest output
 
 
@@ -43,12 +57,13 @@ class LatencyError(ValueError):
 
 @dataclass
 class _Lane:
-    """One candidate at one batch size: its row, and how it is run and timed."""
+    """One candidate at one batch size: its row, and how its copies at different places are run and timed."""
 
     row: Row
-    run: Run | None = None
+    runs: Sequence[Callable[[], Tensor]] = ()
     settle: bool = True  # one call before every sample, to fill the caches with what it needs
     samples: list[float] | None = None
+    short: bool = False  # short enough for copies to be worth their time
 
 
 def measure(
@@ -80,7 +95,8 @@ def measure(
         runtimes: of "eager", "compile", "onnx", "native" (on the CPU), "cuda_graph", "fused" and "triton" (on CUDA).
             Compiling takes from seconds to a minute each; it is reported but not part of the times.
         layouts: of "contiguous" and "channels_last"; the latter for inputs (n, c, h, w) only.
-        seconds: time per network, way and batch size, on average; three rounds are made in any case.
+        seconds: time per network, way and batch size, on average; three rounds are made in any case.  On the CPU up to
+            half as much again goes into copies at other places in memory, which take turns.
         repeats: most rounds.
         fewest_calls: of every network in every way; they are made even where they take more seconds and rounds.
         tf32: on CUDA, let all of them use TF32.
@@ -102,7 +118,9 @@ def measure(
         for number, batch in enumerate(batches):
             step = partial(_within_batch, tell, batch, number * steps, len(batches) * steps)
             limits = Limits(seconds, repeats, fewest_calls)
-            rows += _at_batch(batch, everything, ways, limits, TF32_TOLERANCE if tf32 else TOLERANCE, step)
+            activations = {name: batch * one.activation_bytes for name, one in work.items()}
+            tolerance = TF32_TOLERANCE if tf32 else TOLERANCE
+            rows += _at_batch(batch, everything, activations, ways, limits, tolerance, step)
         settings: dict[str, Any] = {
             "device": str(place),
             "threads": torch.get_num_threads(),
@@ -126,12 +144,13 @@ def _within_batch(tell: Progress, batch: int, before: int, total: int, text: str
 def _at_batch(
     batch: int,
     everything: dict[str, Copies],
+    activations: Mapping[str, int],
     ways: Sequence[Kind],
     limits: Limits,
     tolerance: float,
     step: Callable[[str, int], None],
 ) -> list[Row]:
-    """Rows of one batch size."""
+    """Rows of one batch size; activations: bytes of each network's."""
     copies = next(iter(everything.values()))
     x = inputs(copies.example, batch, copies.device)
     expected = {name: _reference(name, c, x) for name, c in everything.items()}
@@ -141,8 +160,11 @@ def _at_batch(
         lanes: list[_Lane] = []
         for name, c in everything.items():
             step(f"preparing {name}, {kind}", 2 * len(rows) + len(lanes))
-            lanes.append(_lane(Row(name, batch, kind), c, x, expected[name], limits.seconds, tolerance))
+            lane = _lane(Row(name, batch, kind), c, x, expected[name], limits.seconds, tolerance)
+            _add_places(lane, c, x, expected[name], activations[name], limits, tolerance)
+            lanes.append(lane)
         timed = partial(_within_kind, step, str(kind), 2 * len(rows) + len(lanes))
+        _as_many_places(lanes)
         _take_turns(lanes, limits, copies.device, timed)
         rows += [_finished(lane) for lane in lanes]
     return rows
@@ -183,16 +205,44 @@ def _lane(row: Row, copies: Copies, x: Tensor, expected: Tensor, seconds: float,
     except Exception as error:  # compilers and runtimes have their own types of errors
         return _Lane(replace(row, preparation_seconds=time.perf_counter() - start, error=first_line(error)))
     calls = max(1, int(min(BLOCK_SECONDS, seconds / FEWEST_ROUNDS) / call))
-    return _Lane(replace(row, preparation_seconds=took, calls=calls), run, call < LONG_CALL, [])
+    return _Lane(
+        replace(row, preparation_seconds=took, calls=calls), [run], call < LONG_CALL, [], ENOUGH * call < seconds
+    )
+
+
+def _add_places(
+    lane: _Lane, copies: Copies, x: Tensor, expected: Tensor, activations: int, limits: Limits, tolerance: float
+) -> None:
+    """The same elsewhere in memory, as often as there is time and room for; one that fails is the end of it."""
+    runs, start = list(lane.runs), time.perf_counter()
+    room = MOST_BYTES // max(1, held_bytes(copies, runs[0]) + activations) if lane.short else 1
+    most = min(MOST_PLACES, limits.repeats, room)
+    while most >= ENOUGH and len(runs) < most and time.perf_counter() - start < limits.seconds / 2:
+        try:
+            another = elsewhere(lane.row.kind, copies, x, runs[0])
+            if another is None or not compare(expected, first_call(another)).relative <= tolerance:
+                break
+        except Exception:  # of runtimes that have their own types of errors
+            break
+        runs.append(another)
+    lane.runs = runs
+
+
+def _as_many_places(lanes: Sequence[_Lane]) -> None:
+    """As many for all, so that rounds can be compared; one where they are too few for an interval."""
+    able = [lane for lane in lanes if lane.runs]
+    places = min((len(lane.runs) for lane in able), default=1)
+    for lane in able:
+        lane.runs = lane.runs[: places if places >= ENOUGH else 1]
 
 
 def _take_turns(lanes: Sequence[_Lane], limits: Limits, device: torch.device, step: Callable[[str, int], None]) -> None:
     """Time every lane once a round, forwards and backwards in turn, until the time is used up."""
-    able = [lane for lane in lanes if lane.run is not None]
+    able = [lane for lane in lanes if lane.runs]
     if not able:
         return
     needed = max(FEWEST_ROUNDS, *(-(-limits.fewest_calls // lane.row.calls) for lane in able))
-    rounds = max(needed, limits.repeats)
+    rounds, places = max(needed, limits.repeats), len(able[0].runs)
     budget, start = limits.seconds * len(able), time.perf_counter()
     with _no_collection():
         for number in range(rounds):
@@ -200,19 +250,21 @@ def _take_turns(lanes: Sequence[_Lane], limits: Limits, device: torch.device, st
             if done >= 1:
                 break
             step(f"round {number + 1} of at most {rounds}", int(len(lanes) * done))
-            for lane in able if number % 2 == 0 else reversed(able):
-                assert lane.run is not None
+            backwards = (number + number // places) % 2  # of every copy as often as forwards
+            for lane in reversed(able) if backwards else able:
                 assert lane.samples is not None
+                run = lane.runs[number % len(lane.runs)]
                 if lane.settle:
-                    seconds_of(lane.run, 1, device)
-                lane.samples.append(1e3 * seconds_of(lane.run, lane.row.calls, device))
+                    seconds_of(run, 1, device)
+                lane.samples.append(1e3 * seconds_of(run, lane.row.calls, device))
     step("done", len(lanes))
 
 
 def _finished(lane: _Lane) -> Row:
     if not lane.samples:
         return lane.row
-    return replace(lane.row, samples=tuple(lane.samples), summary=summarise(lane.samples))
+    places = min(len(lane.runs), len(lane.samples))
+    return replace(lane.row, samples=tuple(lane.samples), summary=summarise(lane.samples), places=places)
 
 
 def _comparisons(
@@ -226,7 +278,8 @@ def _comparisons(
             if baseline is None or best is None:
                 continue
             together = baseline.kind == best.kind  # only then were they timed in the same rounds
-            ratio = ratio_of_medians(baseline.samples, best.samples, paired=together)
+            places = baseline.places, best.places
+            ratio = ratio_of_medians(baseline.samples, best.samples, paired=together, places=places)
             found = Comparison(batch, baseline, best, *ratio)
             if not found.faster:
                 before, after = latency.work[names[0]], latency.work[name]

@@ -23,6 +23,8 @@ class Row:
     Args:
         samples: milliseconds of a call in every round, in order; () where there is an error.
         calls: calls in a row that make one sample.
+        places: copies at different places in memory that took turns at the samples; where weights lie may make per
+            cents of difference.
         preparation_seconds: export, compilation and first call, not part of the samples.
         error: why it was not measured.
     """
@@ -35,6 +37,7 @@ class Row:
     calls: int = 0
     preparation_seconds: float = 0.0
     error: str | None = None
+    places: int = 1
 
     @property
     def median(self) -> float:
@@ -62,6 +65,7 @@ class Row:
             "examples_per_second": self.examples_per_second if self.summary else None,
             "rounds": len(self.samples),
             "calls_per_round": self.calls,
+            "places": self.places,
             "preparation_seconds": self.preparation_seconds,
             "error": self.error,
         } | ({"samples": list(self.samples)} if samples else {})
@@ -79,6 +83,7 @@ class Row:
             calls=plain["calls_per_round"],
             preparation_seconds=plain["preparation_seconds"],
             error=plain["error"],
+            places=plain.get("places", 1),
         )
 
 

@@ -33,11 +33,17 @@ def summarise(samples: Sequence[float]) -> Summary:
     )
 
 
-def ratio_of_medians(slow: Sequence[float], fast: Sequence[float], paired: bool = True) -> tuple[float, float, float]:
+def ratio_of_medians(
+    slow: Sequence[float], fast: Sequence[float], paired: bool = True, places: tuple[int, int] = (1, 1)
+) -> tuple[float, float, float]:
     """median(slow) / median(fast) with a 95 % interval (ratio, low, high).
 
-    Bootstrap over rounds.  Of times taken in the same rounds (paired) both are drawn together, so that what slowed
-    down both cancels.  With fewer than 6 rounds the interval spans the ratios of any two times.
+    Bootstrap over places in memory, and over the rounds of each.  Of times taken in the same rounds (paired) both are
+    drawn together, so that what slowed down both cancels.  With fewer than 6 rounds the interval spans the ratios of
+    any two times.
+
+    Args:
+        places: of how many copies the times are, of each of the two; they took turns.
     """
     a, b = np.asarray(slow, dtype=np.float64), np.asarray(fast, dtype=np.float64)
     if not len(a) or not len(b) or (paired and len(a) != len(b)):
@@ -46,8 +52,18 @@ def ratio_of_medians(slow: Sequence[float], fast: Sequence[float], paired: bool 
     if min(len(a), len(b)) < ENOUGH:
         return ratio, float(a.min() / b.max()), float(a.max() / b.min())
     generator = np.random.default_rng(SEED)
-    of_a = generator.integers(len(a), size=(RESAMPLES, len(a)))
-    of_b = of_a if paired else generator.integers(len(b), size=(RESAMPLES, len(b)))
+    together = paired and places[0] == places[1]
+    of_a = _drawn(len(a), places[0], generator)
+    of_b = of_a if together else _drawn(len(b), places[1], generator)
     ratios = np.median(a[of_a], axis=1) / np.median(b[of_b], axis=1)
     low, high = np.quantile(ratios, (0.025, 0.975))
     return ratio, float(low), float(high)
+
+
+def _drawn(rounds: int, places: int, generator: np.random.Generator) -> np.ndarray:
+    """Rounds (RESAMPLES, rounds) of places that are drawn with replacement, as are the rounds of each."""
+    places = min(places, rounds)
+    place = generator.integers(places, size=(RESAMPLES, places))[:, np.arange(rounds) % places]
+    of_place = (rounds - place + places - 1) // places  # how many rounds each place has
+    found: np.ndarray = place + places * generator.integers(of_place)
+    return found

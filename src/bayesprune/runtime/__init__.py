@@ -5,7 +5,24 @@ fast(x)
 fast.explain()
 """
 
-from bayesprune.runtime.compiled import Choice, Compiled, compile, fastest_fused, fastest_native, fastest_triton
+from bayesprune.runtime.compiled import (
+    Choice,
+    Compiled,
+    FixedWay,
+    compile,
+    fastest_fused,
+    fastest_native,
+    fastest_triton,
+)
 from bayesprune.runtime.lowered import UnsupportedError
 
-__all__ = ["Choice", "Compiled", "UnsupportedError", "compile", "fastest_fused", "fastest_native", "fastest_triton"]
+__all__ = [
+    "Choice",
+    "Compiled",
+    "FixedWay",
+    "UnsupportedError",
+    "compile",
+    "fastest_fused",
+    "fastest_native",
+    "fastest_triton",
+]

@@ -21,6 +21,7 @@ from bayesprune.runtime.fused import fused
 from bayesprune.runtime.lowered import Lowered, UnsupportedError
 from bayesprune.runtime.lowering import lower
 
+ALONE = 1  # lanes of a single example
 LANES = (16, 32, 64)
 MULTIPLES = (1, 8, 32)  # to which widths are filled up on a GPU
 MOST_SIZES = 8  # batch sizes with a CUDA graph, each of which has memory of its own
@@ -45,10 +46,10 @@ def compile(network: nn.Module, example: Tensor) -> "Compiled":
 
     network: stays as it is; what becomes of its weights afterwards does not count.  example: an input, batch first; its
     device is where the network will run.
-    The first batch of every size (on the CPU rounded up to a power of two) is measured in all ways, which takes some
-    tenths of a second, or seconds where kernels are compiled.  Float32 images and features go through the native engine
-    on the CPU, and through Triton on a GPU, where those have all operations of the network; otherwise, and whenever
-    torch is faster, the network runs in torch.
+    The first batch of every size (on the CPU those above 16 are rounded up to powers of two) is measured in all ways,
+    which takes some tenths of a second, or seconds where kernels are compiled.  Float32 images and features go through
+    the native engine on the CPU, and through Triton on a GPU, where those have all operations of the network;
+    otherwise, and whenever torch is faster, the network runs in torch.
     Compile before other threads run networks: torch.fx, which reads the network, disturbs every module meanwhile.
     """
     try:
@@ -143,7 +144,8 @@ class Compiled(nn.Module):
         return usual and (x.is_cuda or (self.reason is None and x.device.type == "cpu"))
 
     def _choose(self, x: Tensor) -> Choice:
-        size = len(x) if x.is_cuda else 1 << (len(x) - 1).bit_length()  # a CUDA graph is for one size
+        # A CUDA graph is for one size, and few examples may run one by one.
+        size = len(x) if x.is_cuda or len(x) <= LANES[0] else 1 << (len(x) - 1).bit_length()
         key = (size, 0 if x.is_cuda else torch.get_num_threads())
         choice = self._choices.get(key)
         if choice is None:
@@ -243,14 +245,16 @@ class Compiled(nn.Module):
         """For every batch size seen, the way that was chosen and what all took; plain data."""
         sizes = {}
         for (batch, threads), choice in self._choices.items():
-            name = f"batch up to {batch}, {threads} threads" if threads else f"batch {batch} on the GPU"
+            size = f"batch {'up to ' if batch > LANES[0] else ''}{batch}"
+            name = f"{size}, {threads} threads" if threads else f"batch {batch} on the GPU"
             sizes[name] = {"way": choice.way, "seconds": dict(choice.seconds)}
         return {"lowered": self.reason or "yes", "choices": sizes}
 
 
 def _native_ways(examples: int) -> list[str]:
-    """With as many lanes as there are examples to fill more than half of them, or the fewest."""
-    return [f"native, {lanes} lanes" for lanes in LANES if lanes == LANES[0] or lanes < 2 * examples]
+    """With as many lanes as there are examples to fill more than half of them, or the fewest; few also one by one."""
+    several = [f"native, {lanes} lanes" for lanes in LANES if lanes == LANES[0] or lanes < 2 * examples]
+    return [f"native, {ALONE} lane", *several] if examples <= LANES[0] else several
 
 
 def _lowered(network: nn.Module, example_shape: tuple[int, ...]) -> Lowered | UnsupportedError:
@@ -260,7 +264,27 @@ def _lowered(network: nn.Module, example_shape: tuple[int, ...]) -> Lowered | Un
         return error
 
 
-def fastest_native(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+class FixedWay:
+    """A compiled network on one input, in one way."""
+
+    def __init__(self, compiled: Compiled, way: str, x: Tensor) -> None:
+        self._compiled, self._way, self._x = compiled, way, x
+        self._run = compiled._way(way)
+
+    def __call__(self) -> Tensor:
+        return self._run(self._x)
+
+    @property
+    def bytes(self) -> int:
+        """Of the engine's programs."""
+        return sum(program.bytes for program in self._compiled._programs.values())
+
+    def elsewhere(self) -> "FixedWay":
+        """The same with weights at other places in memory."""
+        return FixedWay(copy.deepcopy(self._compiled), self._way, self._x)
+
+
+def fastest_native(network: nn.Module, x: Tensor) -> FixedWay:
     """A function that runs a network on x (n, ...) float32 in the native engine, with the fastest number of lanes.
 
     Raises UnsupportedError where the engine is not built or has not all operations of the network.
@@ -273,8 +297,7 @@ def fastest_native(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:
         for way in ways.values():
             way(x)
         seconds = _seconds(ways, x)
-    fastest = ways[min(seconds, key=seconds.__getitem__)]
-    return lambda: fastest(x)
+    return FixedWay(compiled, min(seconds, key=seconds.__getitem__), x)
 
 
 def fastest_fused(network: nn.Module, x: Tensor) -> Callable[[], Tensor]:

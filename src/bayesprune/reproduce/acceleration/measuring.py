@@ -214,5 +214,6 @@ def _times(row: TimedRow) -> dict[str, Any]:
 
 def _ratio(dense: TimedRow, row: TimedRow) -> dict[str, Any]:
     together = dense.kind == row.kind  # only then were they timed in the same rounds
-    ratio, low, high = ratio_of_medians(dense.samples, row.samples, paired=together)
+    places = dense.places, row.places
+    ratio, low, high = ratio_of_medians(dense.samples, row.samples, paired=together, places=places)
     return {"ratio": ratio, "interval": [low, high]}

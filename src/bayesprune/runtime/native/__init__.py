@@ -15,7 +15,7 @@ LIBRARY = Path(__file__).with_name("engine.so")
 KINDS = {"panels": 0, "maximum": 1, "mean": 2, "sum": 3, "copy": 4}
 ALIGNMENT = 64
 FLOAT = 4  # bytes
-VERSION = 2  # of engine.h
+VERSION = 3  # of engine.h
 SETS = {"best": 0, "avx512": 1, "avx2": 2, "portable": 3}
 WIDTHS = {1: 16, 2: 8, 3: 4}  # floats of a vector, by instruction set
 ENOUGH_VECTORS = 16  # as in engine.c
@@ -50,7 +50,8 @@ class _Program(ctypes.Structure):
 class Program:
     """A lowered network as the engine reads it; safe to use from several threads.
 
-    lanes: examples that are computed side by side, a multiple of 16.
+    lanes: examples that are computed side by side, a multiple of 16; or 1, where neighbouring results of one example
+    are.
     """
 
     def __init__(self, lowered: Lowered, lanes: int = 64, instruction_set: str = "best") -> None:
@@ -98,6 +99,11 @@ class Program:
 
         self._bytes = int(engine.space_bytes(ctypes.byref(self._program), self._set))
         self._spaces: list[tuple[int, Tensor]] = []  # for how many threads; those that no call is using
+
+    @property
+    def bytes(self) -> int:
+        """Of the tables, and of what the calls so far have needed to work in."""
+        return sum(part.nbytes for part in self._parts) + sum(space.nbytes for _, space in self._spaces)
 
     def __call__(self, x: Tensor, threads: int) -> Tensor:
         """What the network says of x (n, inputs) float32, contiguous; (n, outputs)."""
@@ -173,7 +179,7 @@ def _starts(counts: Tensor) -> Tensor:
 def _channels_together(step: Step, whole: list[Panel], source: Buffer, lanes: int, width: int) -> int:
     """Input channels that all panels read before they go on to the next: all, or what the nearest cache holds."""
     loads = sum(len(panel.columns) for panel in whole)
-    if sum(len(panel.rows) * len(panel.columns) for panel in whole) > FEW_PRODUCTS * loads:
+    if lanes == 1 or sum(len(panel.rows) * len(panel.columns) for panel in whole) > FEW_PRODUCTS * loads:
         return source.channels
     rows = step.pool
     while rows < step.rows and rows * step.columns * (lanes // width) < ENOUGH_VECTORS:

@@ -1,5 +1,6 @@
 /* Runs a compressed network on blocks of examples, a vector lane per example: a weight that is zero costs nothing, whatever
-   its neighbours are, and everything between input and output stays in the cache.                                    */
+   its neighbours are, and everything between input and output stays in the cache.  A single example has neighbouring
+   results in the lanes of a vector: a weight is one factor for all of them as well.                                  */
 #include "engine.h"
 
 #include <stddef.h>
@@ -7,7 +8,22 @@
 #include <omp.h>
 #endif
 
-enum { EVEN = 8 }; /* vectors that follow each other */
+enum { EVEN = 8 };  /* vectors that follow each other */
+enum { STEPS = 4 }; /* sums that do not wait for each other */
+
+/* Without a branch: of real inputs a processor cannot guess which way it goes. */
+static inline float chosen(int which, float yes, float no) {
+    union {
+        float value;
+        int32_t bits;
+    } a = {yes}, b = {no};
+    a.bits = (-which & a.bits) | (~-which & b.bits);
+    return a.value;
+}
+
+/* As torch has them: what is not a number stays so. */
+static inline float larger(float a, float b) { return chosen((a < b) | (b != b), b, a); }
+static inline float positive(float a) { return chosen(a < 0, 0, a); }
 
 #define JOIN2(a, b) a##b
 #define JOIN(a, b) JOIN2(a, b)
@@ -51,6 +67,8 @@ typedef struct {
     void (*sum)(const float *, const float *, float *, int64_t, int);
     void (*to_lanes)(const float *, int64_t, int64_t, float *, const int64_t *);
     void (*from_lanes)(const float *, const int64_t *, int64_t, int64_t, float *);
+    void (*settle)(const Operation *, const float *, int64_t, int64_t, int64_t, float *, int64_t);
+    void (*dots)(int64_t, const float *, const int64_t *, int64_t, const float *, float *);
 } Kernels;
 
 enum { BEST, AVX512, AVX2, PORTABLE };
@@ -71,13 +89,16 @@ int instruction_set(int wanted) {
     return wanted;
 }
 
+#define ALL_OF(set)                                                                                                    \
+    panel_##set, pool_##set, sum_##set, to_lanes_##set, from_lanes_##set, settle_##set, dots_##set
+
 static Kernels kernels(int set) {
 #ifdef HAS_X86
-    if (set == AVX512) return (Kernels){16, panel_avx512, pool_avx512, sum_avx512, to_lanes_avx512, from_lanes_avx512};
-    if (set == AVX2) return (Kernels){8, panel_avx2, pool_avx2, sum_avx2, to_lanes_avx2, from_lanes_avx2};
+    if (set == AVX512) return (Kernels){16, ALL_OF(avx512)};
+    if (set == AVX2) return (Kernels){8, ALL_OF(avx2)};
 #endif
     (void)set;
-    return (Kernels){4, panel_portable, pool_portable, sum_portable, to_lanes_portable, from_lanes_portable};
+    return (Kernels){4, ALL_OF(portable)};
 }
 
 static int64_t wide(const Buffer *b) { return b->left + b->columns + b->right; }
@@ -100,12 +121,31 @@ static int64_t rows_together(const Operation *o, int64_t per_site) {
     return together;
 }
 
+/* One example: vectors of so many rows of results, which lie as their input does. */
+static int64_t vectors_alone(const Operation *o, const Buffer *in, int64_t rows, int width) {
+    return ((rows - 1) * o->step_down * wide(in) + (o->columns - 1) * o->step_right + width) / width;
+}
+
+static int64_t rows_alone(const Operation *o, const Buffer *in, int width) {
+    int64_t together = o->pool;
+    while (together < o->rows && vectors_alone(o, in, together, width) < ENOUGH_VECTORS) together += o->pool;
+    return together;
+}
+
 static int64_t largest_channel(const Program *p, int64_t *vectors, int width) {
     int64_t most = 0;
     *vectors = 1;
     for (int64_t i = 0; i < p->operations; i++) {
         const Operation *o = p->operation + i;
         if (o->kind != PANELS) continue;
+        if (p->lanes == 1) {
+            const Buffer *in = p->buffer + o->from;
+            const int64_t count = vectors_alone(o, in, rows_alone(o, in, width), width);
+            if (count > *vectors) *vectors = count;
+            const int64_t floats = (MOST_ROWS * count + 2) * width; /* a vector may begin at the last result */
+            if (floats > most) most = floats;
+            continue;
+        }
         const int64_t sites = rows_together(o, p->lanes / width) * o->columns;
         if (sites * p->lanes / width > *vectors) *vectors = sites * p->lanes / width;
         const int64_t rows = o->parts ? p->buffer[o->to].channels : MOST_ROWS;
@@ -185,20 +225,77 @@ static void run_panels(const Program *p, const Operation *o, Space *s, const Ker
     }
 }
 
+/* One example. */
+static void run_panels_alone(const Program *p, const Operation *o, Space *s, const Kernels *k) {
+    const Buffer *in = p->buffer + o->from, *out = p->buffer + o->to;
+    const int64_t pitch = wide(in), whole = o->rows / o->pool * o->pool, together = rows_alone(o, in, k->width);
+    const int single = o->rows == 1 && o->columns == 1 && o->pool == 1;
+    for (int64_t top = 0; top < whole; top += together) {
+        const int64_t rows = whole - top < together ? whole - top : together;
+        const int64_t count = vectors_alone(o, in, rows, k->width);
+        const float *base = s->buffer[o->from] + (o->first_row + top * o->step_down) * pitch + o->first_column;
+        const int64_t corner = (out->top + top / o->pool) * wide(out) + out->left;
+        for (int64_t v = 0; v < count; v++) {
+            s->from[v] = base + v * k->width;
+            s->to[v] = v * k->width;
+        }
+        for (int64_t i = o->panel; i < o->panel + o->panels; i++) {
+            const Panel *panel = p->panels + i;
+            const float *weights = p->weights + panel->weight, *bias = p->biases + MOST_ROWS * i;
+            float *channel[MOST_ROWS], sums[MOST_ROWS];
+            float *home[MOST_ROWS];
+            for (int64_t r = 0; r < panel->height; r++) {
+                home[r] = s->buffer[o->to] + panel->rows[r] * plane(out) + corner;
+                channel[r] = s->channel + r * count * k->width;
+                sums[r] = bias[r];
+            }
+            if (single) {
+                k->dots(panel->height, base, p->taps + panel->tap, panel->taps, weights, sums);
+                for (int64_t r = 0; r < panel->height; r++) *home[r] = o->relu ? positive(sums[r]) : sums[r];
+                continue;
+            }
+            k->panel(panel->height, count, s->from, s->to, p->taps + panel->tap, panel->taps, weights, bias, channel, 1,
+                     0, 1);
+            for (int64_t r = 0; r < panel->height; r++)
+                k->settle(o, channel[r], pitch, rows / o->pool, o->columns / o->pool, home[r], wide(out));
+        }
+    }
+}
+
+/* One example: maximum or mean over windows of one channel. */
+static void pool_alone(const Operation *o, const float *from, int64_t from_columns, float *to, int64_t to_columns) {
+    const float share = 1.0f / (float)(o->window_down * o->window_right);
+    for (int64_t y = 0; y < o->rows; y++)
+        for (int64_t x = 0; x < o->columns; x++) {
+            const int64_t row = o->first_row + y * o->step_down, column = o->first_column + x * o->step_right;
+            const float *first = from + row * from_columns + column;
+            float value = *first;
+            for (int64_t i = 0; i < o->window_down; i++)
+                for (int64_t j = !i; j < o->window_right; j++) {
+                    const float next = first[i * from_columns + j];
+                    value = o->kind == MEAN ? value + next : larger(value, next);
+                }
+            if (o->kind == MEAN) value *= share;
+            to[y * to_columns + x] = o->relu ? positive(value) : value;
+        }
+}
+
 static void run_block(const Program *p, Space *s, const Kernels *k, const int64_t *offsets) {
     const int64_t lanes = p->lanes;
     for (int64_t i = 0; i < p->operations; i++) {
         const Operation *o = p->operation + i;
         const Buffer *in = p->buffer + o->from, *out = p->buffer + o->to;
         if (o->kind == PANELS) {
-            run_panels(p, o, s, k, offsets);
+            if (lanes == 1) run_panels_alone(p, o, s, k);
+            else run_panels(p, o, s, k, offsets);
             continue;
         }
         for (int64_t c = 0; c < out->channels; c++) {
             const float *from = s->buffer[o->from] + c * plane(in) * lanes;
             float *to = s->buffer[o->to] + (c * plane(out) + out->top * wide(out) + out->left) * lanes;
             if (o->kind == MAXIMUM || o->kind == MEAN) {
-                k->pool(o, from, wide(in), to, wide(out), lanes, o->kind == MEAN);
+                if (lanes == 1) pool_alone(o, from, wide(in), to, wide(out));
+                else k->pool(o, from, wide(in), to, wide(out), lanes, o->kind == MEAN);
                 continue;
             }
             const Buffer *in2 = o->kind == SUM ? p->buffer + o->from2 : NULL;

@@ -1,13 +1,14 @@
 /* A network as a list of operations on buffers, as Program in __init__.py writes it.  All numbers are int64.
 
    A buffer holds the activations of a block of examples, [channel][row][column][lane], a lane per example, with dead
-   rows and columns around it that stay zero, which is what a convolution with padding reads there.                   */
+   rows and columns around it that stay zero, which is what a convolution with padding reads there.  With one lane a
+   vector is of neighbouring results of one example instead.                                                          */
 #ifndef BAYESPRUNE_ENGINE_H
 #define BAYESPRUNE_ENGINE_H
 
 #include <stdint.h>
 
-enum { ENGINE_VERSION = 2 }; /* another one for other structures: an engine that was built before must not read them */
+enum { ENGINE_VERSION = 3 }; /* another one for other structures: an engine that was built before must not read them */
 enum { PANELS, MAXIMUM, MEAN, SUM, COPY }; /* kinds of an operation */
 enum { MOST_ROWS = 8 };                    /* of a panel */
 

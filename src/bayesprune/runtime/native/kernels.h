@@ -13,6 +13,8 @@ static inline V NAME(chosen)(NAME(Mask) which, V yes, V no) {
 static inline V NAME(larger)(V a, V b) { return NAME(chosen)((a < b) | (b != b), b, a); }
 static inline V NAME(positive)(V a) { return NAME(chosen)(a < (V){0}, (V){0}, a); }
 
+typedef float NAME(Loose) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+
 /* One tile: H rows of a panel at T vectors of results.  from[t]: where the vector's input begins, less the tap's offset;
    to[t]: offset of the result in a channel.                                                                          */
 #define TILE(H, T)                                                                                                     \
@@ -27,7 +29,7 @@ static inline V NAME(positive)(V a) { return NAME(chosen)(a < (V){0}, (V){0}, a)
             const int64_t offset = offsets[k];                                                                         \
             const float *w = weights + k * H;                                                                          \
             V x[T];                                                                                                    \
-            for (int t = 0; t < T; t++) x[t] = *(const V *)(from[t] + offset);                                         \
+            for (int t = 0; t < T; t++) x[t] = *(const NAME(Loose) *)(from[t] + offset);                               \
             for (int r = 0; r < H; r++)                                                                                \
                 for (int t = 0; t < T; t++) sum[r][t] += w[r] * x[t];                                                  \
         }                                                                                                              \
@@ -61,8 +63,8 @@ static void NAME(even)(const float *const *from, const int64_t *to, const int64_
     for (int64_t k = 0; k < taps; k++) {
         const float *x = one + offsets[k], *y = other + offsets[k];
         const V w = weights[k] - (V){0};
-        for (int t = 0; t < EVEN; t++) a[t] += w * *(const V *)(x + t * WIDTH);
-        for (int t = 0; t < EVEN; t++) b[t] += w * *(const V *)(y + t * WIDTH);
+        for (int t = 0; t < EVEN; t++) a[t] += w * *(const NAME(Loose) *)(x + t * WIDTH);
+        for (int t = 0; t < EVEN; t++) b[t] += w * *(const NAME(Loose) *)(y + t * WIDTH);
     }
     for (int t = 0; t < EVEN; t++) {
         *(V *)(first + t * WIDTH) = relu ? NAME(positive)(a[t]) : a[t];
@@ -121,11 +123,82 @@ static void NAME(pool)(const Operation *o, const float *from, int64_t from_colum
             }
 }
 
-static void NAME(sum)(const float *a, const float *b, float *to, int64_t lanes, int relu) {
-    for (int64_t lane = 0; lane < lanes; lane += WIDTH) {
-        V value = *(const V *)(a + lane);
-        if (b) value += *(const V *)(b + lane);
-        *(V *)(to + lane) = relu ? NAME(positive)(value) : value;
+/* a + b, or a alone, of `count` floats. */
+static void NAME(sum)(const float *a, const float *b, float *to, int64_t count, int relu) {
+    int64_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) {
+        V value = *(const NAME(Loose) *)(a + i);
+        if (b) value += *(const NAME(Loose) *)(b + i);
+        *(NAME(Loose) *)(to + i) = relu ? NAME(positive)(value) : value;
+    }
+    for (; i < count; i++) {
+        const float value = b ? a[i] + b[i] : a[i];
+        to[i] = relu ? positive(value) : value;
+    }
+}
+
+/* One example: the maximum of every two neighbours of a and b, WIDTH of them. */
+static inline __attribute__((always_inline)) V NAME(halved)(const float *a, const float *b) {
+    NAME(Mask) even, odd;
+#pragma GCC unroll 16
+    for (int j = 0; j < WIDTH; j++) {
+        even[j] = 2 * j;
+        odd[j] = 2 * j + 1;
+    }
+    const V low = NAME(larger)(*(const NAME(Loose) *)a, *(const NAME(Loose) *)b);
+    const V high = NAME(larger)(*(const NAME(Loose) *)(a + WIDTH), *(const NAME(Loose) *)(b + WIDTH));
+    return NAME(larger)(__builtin_shuffle(low, high, even), __builtin_shuffle(low, high, odd));
+}
+
+/* One example: results of one channel from where they were computed, `pitch` from row to row, to their place, with the
+   maximum over pool x pool of them and the ReLU of o; rows, columns: after the pooling.  Two vectors may be read from
+   the last result on.                                                                                                */
+static void NAME(settle)(const Operation *o, const float *from, int64_t pitch, int64_t rows, int64_t columns, float *to,
+                         int64_t to_columns) {
+    const int64_t down = o->step_down * pitch, pool = o->pool;
+    for (int64_t y = 0; y < rows; y++) {
+        const float *row = from + y * pool * down;
+        float *result = to + y * to_columns;
+        int64_t x = 0;
+        for (; o->step_right == 1 && pool <= 2 && x < columns; x += WIDTH) {
+            V value = pool == 1 ? (V) * (const NAME(Loose) *)(row + x) : NAME(halved)(row + 2 * x, row + down + 2 * x);
+            if (o->relu) value = NAME(positive)(value);
+            if (x + WIDTH <= columns) *(NAME(Loose) *)(result + x) = value;
+            for (int64_t j = x; x + WIDTH > columns && j < columns; j++) result[j] = value[j - x];
+        }
+        for (; x < columns; x++) {
+            const float *first = row + x * pool * o->step_right;
+            float value = *first;
+            for (int64_t i = 0; i < pool; i++)
+                for (int64_t j = !i; j < pool; j++) value = larger(value, first[i * down + j * o->step_right]);
+            result[x] = o->relu ? positive(value) : value;
+        }
+    }
+}
+
+/* One example: a panel at a single place, with STEPS sums that do not wait for each other. */
+#define DOTS(H)                                                                                                        \
+    static void NAME(dots_##H)(const float *x, const int64_t *offsets, int64_t taps, const float *w, float *sums) {    \
+        float part[STEPS][H] = {{0}};                                                                                  \
+        int64_t k = 0;                                                                                                 \
+        for (; k + STEPS <= taps; k += STEPS)                                                                          \
+            for (int s = 0; s < STEPS; s++)                                                                            \
+                for (int r = 0; r < H; r++) part[s][r] += w[(k + s) * H + r] * x[offsets[k + s]];                      \
+        for (; k < taps; k++)                                                                                          \
+            for (int r = 0; r < H; r++) part[0][r] += w[k * H + r] * x[offsets[k]];                                    \
+        for (int r = 0; r < H; r++)                                                                                    \
+            for (int s = 0; s < STEPS; s++) sums[r] += part[s][r];                                                     \
+    }
+
+DOTS(1) DOTS(2) DOTS(4) DOTS(8)
+
+static void NAME(dots)(int64_t height, const float *x, const int64_t *offsets, int64_t taps, const float *weights,
+                       float *sums) {
+    switch (height) {
+    case 1: NAME(dots_1)(x, offsets, taps, weights, sums); break;
+    case 2: NAME(dots_2)(x, offsets, taps, weights, sums); break;
+    case 4: NAME(dots_4)(x, offsets, taps, weights, sums); break;
+    default: NAME(dots_8)(x, offsets, taps, weights, sums); break;
     }
 }
 
@@ -157,8 +230,6 @@ static inline __attribute__((always_inline)) void NAME(transpose)(V *rows) {
     NAME(exchange)(rows, 2);
     NAME(exchange)(rows, 1);
 }
-
-typedef float NAME(Loose) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 
 /* `here` examples of `values` floats each, one after another, to lanes: value q goes to to[places[q] + lane]. */
 static void NAME(to_lanes)(const float *x, int64_t values, int64_t here, float *to, const int64_t *places) {
@@ -203,5 +274,6 @@ static void NAME(from_lanes)(const float *from, const int64_t *places, int64_t v
 }
 
 #undef ALL
+#undef DOTS
 #undef TILE
 #undef V
