@@ -144,8 +144,9 @@ def test_lengths_along_rows_are_those_of_a_chain():
 
 
 def irregular_rows():
-    """90 % at 4 % nonzero and 88 % at 1 %: 89 % at 2 %, the mean of the logarithms."""
-    return [study_row("loose", 0.9, 0.04, 0.05), study_row("tight", 0.88, 0.01, 0.03, weight_strength=12.0)]
+    """90 % at 4 % nonzero and 88 % at 1 %: 89 % at 2 %, the mean of the logarithms; of MACs 60, 80 and 70 % removed."""
+    loose, tight = study_row("loose", 0.9, 0.04, 0.05), study_row("tight", 0.88, 0.01, 0.03, weight_strength=12.0)
+    return [loose | {"macs_removed": 0.6}, tight | {"macs_removed": 0.8}]
 
 
 def test_interpolation_is_linear_in_the_logarithm():
@@ -158,13 +159,15 @@ def test_interpolation_is_linear_in_the_logarithm():
     assert line.accuracy(8.01) is None
     assert IrregularNetworks(((2.0, 88.0),)).accuracy(2) == 88
     assert IrregularNetworks(()).accuracy(2) is None
+    assert IrregularNetworks.among(groups(irregular_rows())).macs_removed(2) == pytest.approx(70)
+    assert line.macs_removed(2) is None
 
 
 def test_prices_in_words():
     rows = [
         *irregular_rows(),
-        study_row("tiles", 0.875, 0.02, 0.9, groups="tile"),
-        study_row("ising", 0.892, 0.02, 0.1, coupling=0.5),
+        study_row("tiles", 0.875, 0.02, 0.9, groups="tile") | {"macs_removed": 0.75},
+        study_row("ising", 0.892, 0.02, 0.1, coupling=0.5) | {"macs_removed": None},
         study_row("pattern", 0.9, 0.08, 0.8, groups="pattern"),
     ]
     assert prices(groups(rows)) == [
@@ -173,7 +176,7 @@ def test_prices_in_words():
         "- `ising` has 89.20 % with 2.00 % nonzero, irregular networks 89.00 % with as many: it gains 0.20 points and "
         "has 10.0 % of its weights in rectangles (2.0 % by chance).",
         "- `tiles` has 87.50 % with 2.00 % nonzero, irregular networks 89.00 % with as many: it loses 1.50 points and "
-        "has 90.0 % of its weights in rectangles (2.0 % by chance).",
+        "has 90.0 % of its weights in rectangles (2.0 % by chance); of the MACs 75.0 % are removed, of theirs 70.0 %.",
         "- `pattern` has 90.00 % with 8.00 % nonzero and 80.0 % of its weights in rectangles (2.0 % by chance); it "
         "cannot be compared: the irregular networks have 1.00 to 4.00 %.",
     ]
@@ -196,6 +199,13 @@ def test_a_loss_within_the_spread_is_called_so():
     (line,) = prices(groups([*irregular_rows(), *pair]))[1:]
     assert "has 88.90 ± 0.57 % with 2.00 ± 0.00 % nonzero" in line
     assert "it loses 0.10 points (within its spread over seeds)" in line
+
+
+def test_no_mac_removed_is_a_figure():
+    (line,) = prices(
+        groups([*irregular_rows(), study_row("ising", 0.89, 0.02, 0.1, coupling=0.5) | {"macs_removed": 0.0}])
+    )[1:]
+    assert line.endswith("of the MACs 0.0 % are removed, of theirs 70.0 %.")
 
 
 def test_couplings_in_words():

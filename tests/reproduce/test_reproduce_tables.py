@@ -76,11 +76,11 @@ def test_baselines_keep_the_proportions_of_their_recipe():
 def test_a_distilled_baseline_is_the_baseline_with_a_teacher():
     found = {job.method: job for job in every_job("vgg11") if job.protocol == "best" and job.seed == 1}
     plain, taught = found["group-norm"], found["group-norm-distilled"]
-    assert taught.settings == replace(plain.settings, distil=0.7, distil_from="finetune")
+    assert taught.settings == replace(plain.settings, distil=0.7, distil_temperature=1.0, distil_from="finetune")
     assert (taught.algorithm, taught.revision) == ("group-norm", plain.revision)
     assert taught.name == "group-norm-distilled-best-1"
-    ours = found["ours-distilled"].settings
-    assert (ours.distil, ours.distil_from) == (0.7, "finetune")
+    for ours in (found["ours-distilled"].settings, found["ours-macs-distilled"].settings):
+        assert (ours.distil, ours.distil_from) == (0.7, "finetune")
 
 
 def test_shared_epochs():

@@ -14,6 +14,7 @@ from bayesprune.reproduce.methods import (
     OURS,
     OURS_DISTILLED,
     OURS_MACS,
+    OURS_MACS_DISTILLED,
     PAPER_PRIOR,
     UNPRUNED,
 )
@@ -29,6 +30,7 @@ STYLES: Final[dict[str, tuple[str, str]]] = {
     OURS: ("#D55E00", "*"),
     OURS_MACS: ("#D55E00", "p"),
     OURS_DISTILLED: ("#D55E00", "d"),
+    OURS_MACS_DISTILLED: ("#D55E00", ">"),
     PAPER_PRIOR: ("#D55E00", "X"),
     "variational-dropout": ("#0072B2", "o"),
     "group-variational-dropout": ("#56B4E9", "s"),

@@ -34,15 +34,15 @@ PROTOCOL_NOTES = {
         "  `magnitude` and `group-norm`, which are not in the paper, are asked for about the nonzeros and the MACs of"
         " `ours`.  `ours-macs` is `ours` with a weak prior on single weights, to be compared with `group-norm`, which"
         " removes units only.  With `-distilled` the unpruned network is a teacher in fine-tuning (70 % of the loss);"
-        " its epochs count, so `ours-distilled` warms up for longer and prunes for less."
+        " its epochs count, so ours then warms up for longer and prunes for less."
     ),
     "paper": (
         "What the paper gives: learning rate 0.01, batches of 64 (LeNet-5) or 128, fine-tuning for 15 (LeNet-5) or 30"
         " epochs, none for SNIP.  What it leaves open is our choice: the optimiser (SGD with momentum; for `ours` that"
         " of its config; Adam at a rate of 0.001 in the pruning epochs of group variational dropout, of variational"
-        " dropout on VGG-11 and of polarization on LeNet-5), the rate at which fine-tuning begins, epochs before it (as"
-        " many for all methods), p01 and p10, penalties, thresholds and ramps, BatchNorm and augmentation (VGG-11"
-        " only), a validation split held out of the training data."
+        " dropout on VGG-11 and of polarization on the other two), the rate at which fine-tuning begins, epochs"
+        " before it (as many for all methods), p01 and p10, penalties, thresholds and ramps, BatchNorm and augmentation"
+        " (VGG-11 only), a validation split held out of the training data."
         "  `ours-paper-prior` is Algorithm 1 to the letter."
     ),
 }

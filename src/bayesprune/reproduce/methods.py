@@ -14,22 +14,26 @@ from bayesprune.turbo import PRESETS, Settings, SettingsError
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("best", "paper")
 UNPRUNED, OURS, OURS_MACS, PAPER_PRIOR = "unpruned", "ours", "ours-macs", "ours-paper-prior"
-OURS_DISTILLED, GROUP_NORM_DISTILLED = "ours-distilled", "group-norm-distilled"
+OURS_DISTILLED, OURS_MACS_DISTILLED = "ours-distilled", "ours-macs-distilled"
+GROUP_NORM_DISTILLED = "group-norm-distilled"
 METHODS: Final[tuple[str, ...]] = (
-    *(UNPRUNED, OURS, OURS_MACS, OURS_DISTILLED, PAPER_PRIOR, *baselines.METHODS, GROUP_NORM_DISTILLED),
+    *(UNPRUNED, OURS, OURS_MACS, OURS_DISTILLED, OURS_MACS_DISTILLED, PAPER_PRIOR),
+    *(*baselines.METHODS, GROUP_NORM_DISTILLED),
 )
 # Where single weights hardly matter, to be compared with methods that remove units only; Algorithm 1 to the letter; and
 # what fine-tuning gains from the unpruned network as a teacher, for ours and for another method, on the rows that have
-# a file ROW-ours-distilled-best.yaml.
+# the files ROW-ours-distilled-best.yaml and ROW-ours-macs-distilled-best.yaml.
 ONLY_UNDER: Final[dict[str, Protocol]] = {
     OURS_MACS: "best",
     PAPER_PRIOR: "paper",
     OURS_DISTILLED: "best",
+    OURS_MACS_DISTILLED: "best",
     GROUP_NORM_DISTILLED: "best",
 }
-DISTILLED: Final = (OURS_DISTILLED, GROUP_NORM_DISTILLED)
+DISTILLED: Final = (OURS_DISTILLED, OURS_MACS_DISTILLED, GROUP_NORM_DISTILLED)
+WITH_A_FILE: Final = (OURS_MACS, OURS_DISTILLED, OURS_MACS_DISTILLED)
 BASELINE_OF: Final = {GROUP_NORM_DISTILLED: "group-norm"}
-TEACHER: Final[dict[str, Any]] = {"distil": 0.7, "distil_from": "finetune"}
+TEACHER: Final[dict[str, Any]] = {"distil": 0.7, "distil_temperature": 1.0, "distil_from": "finetune"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,7 @@ def jobs(
     """All jobs, those of the first seed first, so that a whole table is there early.
 
     configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods get, ROW-ours-macs-best.yaml and, for rows
-    where distillation is looked at, ROW-ours-distilled-best.yaml.
+    where distillation is looked at, ROW-ours-distilled-best.yaml and ROW-ours-macs-distilled-best.yaml.
     """
     check_known("method", methods, METHODS)
     check_known("protocol", protocols, PROTOCOLS)
@@ -78,9 +82,9 @@ def jobs(
     for seed in seeds:
         for protocol in chosen:
             for method in (one for one in METHODS if one in methods):
-                if ONLY_UNDER.get(method, protocol) != protocol or (method in DISTILLED and not distils(row, configs)):
+                if ONLY_UNDER.get(method, protocol) != protocol or not is_part(method, row, configs):
                     continue
-                if method in (OURS_MACS, OURS_DISTILLED):
+                if method in WITH_A_FILE:
                     settings: Settings | BaselineSettings = read_ours(row, protocol, configs, method)
                 else:
                     settings = settings_of(row, method, protocol, ours[protocol])
@@ -92,13 +96,14 @@ def jobs(
 
 
 def read_ours(row: Row, protocol: str, configs: Path, method: str = OURS) -> Settings:
-    """The settings of `ours`, `ours-macs` or `ours-distilled`, from its file."""
+    """The settings of `ours` or one of its variants, from its file."""
     return Settings.from_dict(read_values(_file(row, protocol, configs, method), row, "configs/table2"))
 
 
-def distils(row: Row, configs: Path) -> bool:
-    """Whether methods with a teacher are part of a row."""
-    return _file(row, ONLY_UNDER[OURS_DISTILLED], configs, OURS_DISTILLED).exists()
+def is_part(method: str, row: Row, configs: Path) -> bool:
+    """Whether a method is part of a row; those with a teacher are where ours with one has a file."""
+    ours = method if method in WITH_A_FILE else OURS_DISTILLED
+    return method not in DISTILLED or _file(row, ONLY_UNDER[ours], configs, ours).exists()
 
 
 def _file(row: Row, protocol: str, configs: Path, method: str) -> Path:
@@ -112,10 +117,13 @@ def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Se
     if method == PAPER_PRIOR:
         return _paper_prior(ours)
     if method == UNPRUNED:
-        plain = recipe("magnitude", protocol, row.model)  # how the network is trained where no method interferes
         total = total_epochs(ours)
         return dataclasses.replace(
-            plain, warmup_epochs=total, prune_epochs=0, finetune_epochs=0, validation=ours.validation
+            recipe(UNPRUNED, protocol, row.model),
+            warmup_epochs=total,
+            prune_epochs=0,
+            finetune_epochs=0,
+            validation=ours.validation,
         )
     values: dict[str, Any] = {"validation": ours.validation} | (TEACHER if method in DISTILLED else {})
     method = BASELINE_OF.get(method, method)

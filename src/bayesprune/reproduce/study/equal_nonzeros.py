@@ -1,11 +1,11 @@
 """What regularity costs: accuracy against that of irregular networks with as many nonzeros."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bayesprune.reproduce.averaging import ACCURACY, NONZERO
+from bayesprune.reproduce.averaging import ACCURACY, MACS, NONZERO
 from bayesprune.reproduce.study.families import IRREGULAR, StudyGroup
 
 
@@ -13,32 +13,49 @@ from bayesprune.reproduce.study.families import IRREGULAR, StudyGroup
 class IrregularNetworks:
     """The frontier to compare with: nonzeros and accuracy in percent, one point for each irregular setting.
 
-    points: by nonzeros.
+    points: by nonzeros.  removed: of the same settings, nonzeros and the share of MACs removed in percent.
     """
 
     points: tuple[tuple[float, float], ...]
+    removed: tuple[tuple[float, float], ...] = ()
 
     @classmethod
     def among(cls, groups: Iterable[StudyGroup]) -> "IrregularNetworks":
         """Of the irregular groups; of settings with the same nonzeros the best."""
-        best: dict[float, float] = {}
+        best: dict[float, tuple[float, StudyGroup]] = {}
         for group in groups:
             if group.family == IRREGULAR and (point := point_of(group)) is not None:
-                best[point[0]] = max(point[1], best.get(point[0], -math.inf))
-        return cls(tuple(sorted(best.items())))
+                place, accuracy = point
+                if place not in best or accuracy > best[place][0]:
+                    best[place] = accuracy, group
+        order = sorted(best)
+        removed = ((place, best[place][1].mean(MACS)) for place in order)
+        return cls(
+            tuple((place, best[place][0]) for place in order),
+            tuple((place, mean.mean) for place, mean in removed if mean is not None),
+        )
 
     def accuracy(self, nonzero: float) -> float | None:
-        """At a share of nonzeros, linear in its logarithm between neighbouring points; None outside their range."""
-        for (before, low), (after, high) in pairwise(self.points):
-            if before <= nonzero <= after:
-                return low + (high - low) * math.log(nonzero / before) / math.log(after / before)
-        return next((accuracy for place, accuracy in self.points if place == nonzero), None)
+        """At a share of nonzeros; None outside the range of the points."""
+        return _between(self.points, nonzero)
+
+    def macs_removed(self, nonzero: float) -> float | None:
+        """At a share of nonzeros; None outside the range of the points."""
+        return _between(self.removed, nonzero)
 
     def lost(self, group: StudyGroup) -> float | None:
         """Points of accuracy below the irregular networks with as many nonzeros; None where there are none."""
         point = point_of(group)
         level = None if point is None else self.accuracy(point[0])
         return None if point is None or level is None else level - point[1]
+
+
+def _between(points: Sequence[tuple[float, float]], nonzero: float) -> float | None:
+    """Linear in the logarithm of the nonzeros between neighbouring points."""
+    for (before, low), (after, high) in pairwise(points):
+        if before <= nonzero <= after:
+            return low + (high - low) * math.log(nonzero / before) / math.log(after / before)
+    return next((value for place, value in points if place == nonzero), None)
 
 
 def point_of(group: StudyGroup) -> tuple[float, float] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
-from bayesprune.reproduce.averaging import ACCURACY, NONZERO, RECTANGLES, Axis
+from bayesprune.reproduce.averaging import ACCURACY, MACS, NONZERO, RECTANGLES, Axis
 from bayesprune.reproduce.study.equal_nonzeros import IrregularNetworks, point_of
 from bayesprune.reproduce.study.families import (
     CLUSTER_ROWS,
@@ -55,7 +55,10 @@ def _price(irregular: IrregularNetworks, group: StudyGroup) -> str:
         least, most = irregular.points[0][0], irregular.points[-1][0]
         return f"{has} and {share}; it cannot be compared: the irregular networks have {least:.2f} to {most:.2f} %."
     outcome = _lost_or_gained(level - point[1], group)
-    return f"{has}, irregular networks {level:.2f} % with as many: it {outcome} and has {share}."
+    removed, theirs = _mean(group, MACS), irregular.macs_removed(point[0])
+    known = removed is not None and theirs is not None
+    macs = f"; of the MACs {removed:.1f} % are removed, of theirs {theirs:.1f} %" if known else ""
+    return f"{has}, irregular networks {level:.2f} % with as many: it {outcome} and has {share}{macs}."
 
 
 def _lost_or_gained(points: float, group: StudyGroup) -> str:
