@@ -315,7 +315,11 @@ def test_learning_rates():
     assert learning_rate(replace(settings, prune_schedule="constant"), "prune", 0.9) == 1
 
 
-def test_pruning_epochs_may_have_an_optimiser_of_their_own(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "decay"), [("variational-dropout", 0.0), ("group-variational-dropout", 0.0), ("polarization", 1e-3)]
+)
+def test_pruning_epochs_may_have_an_optimiser_of_their_own(name, decay, monkeypatch):
+    """And weight decay acts in them, but where a KL takes its place."""
     made = []
 
     def make(parameters, settings):
@@ -324,13 +328,13 @@ def test_pruning_epochs_may_have_an_optimiser_of_their_own(monkeypatch):
 
     monkeypatch.setattr(running, "make_optimiser", make)
     epochs = {"warmup_epochs": 1, "prune_epochs": 1, "finetune_epochs": 1}
-    settings = quick("variational-dropout", **epochs, optimiser="sgd", learning_rate=0.05, weight_decay=1e-3)
+    settings = quick(name, **epochs, optimiser="sgd", learning_rate=0.05, weight_decay=1e-3)
     own = replace(settings, prune_optimiser="adam", prune_learning_rate=2e-3)
-    baselines.run("variational-dropout", small_mlp(), digits(), settings=own)
-    assert made == [("sgd", 0.05, 1e-3), ("adam", 2e-3, 0.0), ("sgd", 0.05, 1e-3)]
+    baselines.run(name, small_mlp(), digits(), settings=own)
+    assert made == [("sgd", 0.05, 1e-3), ("adam", 2e-3, decay), ("sgd", 0.05, 1e-3)]
     made.clear()
-    baselines.run("variational-dropout", small_mlp(), digits(), settings=settings)
-    assert made == 3 * [("sgd", 0.05, 1e-3)]
+    baselines.run(name, small_mlp(), digits(), settings=settings)
+    assert made == [("sgd", 0.05, 1e-3), ("sgd", 0.05, decay), ("sgd", 0.05, 1e-3)]
 
 
 def test_the_strength_grows_along_its_ramp():

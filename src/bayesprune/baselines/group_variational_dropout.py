@@ -261,6 +261,7 @@ def prune(run: Run) -> Masks:
         after=clamp,
         on_epoch=on_epoch,
         current=masks,
+        decay=False,
     )
     result = masks()
     for layer in noisy.values():

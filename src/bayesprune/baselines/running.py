@@ -137,15 +137,18 @@ class Run:
         masks: Mapping[str, Tensor] | None = None,
         on_epoch: Callable[[float, float], None] | None = None,
         current: Callable[[], Masks] | None = None,
+        decay: bool = True,
     ) -> None:
         """Train for some epochs.
 
         network: instead of the model, a version of it for training.  penalty: added to the loss.  after: of a step, see
         `Step`.  masks: dead weights stay zero; float ones may be changed in place on the way.  on_epoch: called before
         each epoch with the share of the epochs that is done and the learning rate.  current: the masks that a decision
-        now would give, for the history.
+        now would give, for the history.  decay: whether the settings' weight decay acts; a KL does without.
         """
         settings = optimiser_settings(self.settings, phase)
+        if not decay:
+            settings = dataclasses.replace(settings, weight_decay=0.0)
         network = self.model if network is None else network
         step = Step(
             network,
@@ -220,7 +223,7 @@ def optimiser_settings(settings: BaselineSettings, phase: str) -> BaselineSettin
         return settings
     rate = settings.prune_learning_rate
     assert rate is not None  # BaselineSettings sees to that
-    return dataclasses.replace(settings, optimiser=settings.prune_optimiser, learning_rate=rate, weight_decay=0.0)
+    return dataclasses.replace(settings, optimiser=settings.prune_optimiser, learning_rate=rate)
 
 
 def learning_rate(settings: BaselineSettings, phase: str, done: float) -> float:

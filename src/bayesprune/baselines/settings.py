@@ -23,8 +23,8 @@ class BaselineSettings(PlainSettings):
     `prune_epochs` under the method, `finetune_epochs` with the masks fixed.
     The learning rate falls by a cosine in warm-up and (from `finetune_rate` times it) in fine-tuning, and in pruning by
     `prune_schedule`.  `prune_optimiser`, `prune_learning_rate`: another optimiser for the pruning epochs, where
-    log-variances want adam and the network sgd; without decay.  `bfloat16`: half precision on CUDA; a CPU trains in
-    float32.
+    log-variances want adam and the network sgd.  `weight_decay` acts in all phases but the pruning of the variational
+    methods, whose KL takes its place.  `bfloat16`: half precision on CUDA; a CPU trains in float32.
     `strength`: of the penalty, None for the method's own (`STRENGTHS`): KL weight of the variational methods (1 is the
     bound), lambda of polarization, of l1 and of group-norm's sparse training; reached by a linear ramp over a part of
     the pruning epochs, (begin, end) as fractions.

@@ -199,7 +199,15 @@ def prune(run: Run) -> Masks:
     def on_epoch(done: float, _: float) -> None:
         kl_weight.fill_(run.ramped_strength(done) / run.predictions)
 
-    run.train("prune", s.prune_epochs, network=swapped.network, penalty=penalty, on_epoch=on_epoch, current=masks)
+    run.train(
+        "prune",
+        s.prune_epochs,
+        network=swapped.network,
+        penalty=penalty,
+        on_epoch=on_epoch,
+        current=masks,
+        decay=False,
+    )
     result = masks()
     run.model.load_state_dict(swapped.plain().state_dict())
     return result
