@@ -7,13 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch_pruning as tp
 from baseline_examples import a_run, digits, in_float64, lenet, normed, residual, small_mlp
 from scipy import optimize
 from torch import nn
 
 from bayesprune.baselines import group_norm, l1, magnitude, polarization, snip
 from bayesprune.baselines.scoring import top
-from bayesprune.structure import close, live_units, macs, trace, unit_costs
+from bayesprune.structure import close, live_units, macs, to_weights, trace, unit_costs
 
 # ------------------------------------------------------------------------------------------------ top, snip
 
@@ -312,25 +313,85 @@ def test_importances_are_sums_over_all_weights_of_a_unit():
         assert found[layers[name].out_units].tolist() == pytest.approx(values.tolist(), rel=1e-6)
 
 
-def test_importances_are_those_of_torch_pruning():
-    tp = pytest.importorskip(
-        "torch_pruning", reason="Torch-Pruning is not installed; pip install torch-pruning==1.6.1 to compare with it"
+def groups_of_torch_pruning(network, example, units):
+    """Torch-Pruning's groups of whole layers: the name of the layer that makes the units, all of which may go."""
+    graph = tp.DependencyGraph().build_dependency(network, example_inputs=example)
+    for name, width in units.items():
+        module = network.get_submodule(name)
+        remove = tp.prune_conv_out_channels if isinstance(module, nn.Conv2d) else tp.prune_linear_out_channels
+        yield name, graph.get_pruning_group(module, remove, idxs=list(range(width)))
+
+
+def hidden_units(run):
+    """The units of every layer all of whose units may go, by its name."""
+    layers = {layer.name: layer.out_units for layer in run.structure.layers}
+    return {name: layers[name] for name in run.layers if bool(run.structure.removable[layers[name]].all())}
+
+
+@pytest.mark.parametrize("make", [lenet, normed, residual])
+def test_importances_are_those_of_torch_pruning(make):
+    """Before a cut, and after one, where its network is smaller and ours has dead units."""
+    network = make()
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.weight.uniform_(0.2, 1.5)
+    run = a_run("group-norm", network)
+    scales = {n: s.detach() for n, s in group_norm._norm_scales(network, run.structure).items()}
+    ours = group_norm.importances(run.structure, run.weights(), scales)
+    units, example = hidden_units(run), run.data.train.x[:2]
+    assert units
+    importance = tp.importance.GroupMagnitudeImportance()
+    for name, group in groups_of_torch_pruning(network, example, {n: len(u) for n, u in units.items()}):
+        assert torch.allclose(ours[units[name]].float(), importance(group), rtol=1e-4), name
+
+    dead = torch.zeros_like(run.structure.removable)
+    smaller = copy.deepcopy(network)
+    graph = tp.DependencyGraph().build_dependency(smaller, example_inputs=example)
+    for name, mine in units.items():
+        if dead[mine].any():
+            continue  # of a sum whose other layers have been cut with it
+        gone = [place for place in range(len(mine)) if place % 3 == 1]
+        dead[mine[gone]] = True
+        module = smaller.get_submodule(name)
+        remove = tp.prune_conv_out_channels if isinstance(module, nn.Conv2d) else tp.prune_linear_out_channels
+        graph.get_pruning_group(module, remove, idxs=gone).prune()
+    live = {name: (value == 0) for name, value in to_weights(run.structure, dead.double()).items()}
+    masked = {name: weight * live[name] for name, weight in run.weights().items()}
+    ours = group_norm.importances(run.structure, masked, scales, dead)
+    left = {name: int((~dead[mine]).sum()) for name, mine in units.items()}
+    for name, group in groups_of_torch_pruning(smaller, example, left):
+        mine = units[name]
+        assert torch.allclose(ours[mine[~dead[mine]]].float(), importance(group), rtol=1e-4), name
+        assert not ours[mine[dead[mine]]].any()
+
+
+@pytest.mark.parametrize("make", [lenet, normed, residual])
+def test_sparse_training_pulls_as_torch_pruning_does(make):
+    """The gradient of the penalty is what its regulariser adds to the gradients."""
+    network = make()
+    run = a_run("group-norm", network)
+    scales = group_norm._norm_scales(network, run.structure)
+    importance = group_norm.importances(run.structure, run.weights(), {n: s.detach() for n, s in scales.items()})
+    pulls = group_norm.pulls(run.structure, importance)
+    of_weights = to_weights(run.structure, pulls)
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    ignored = [m for n, m in network.named_modules() if n in run.layers and n not in hidden_units(run)]
+    theirs = tp.pruner.GroupNormPruner(
+        network,
+        run.data.train.x[:2],
+        importance=tp.importance.GroupMagnitudeImportance(),
+        reg=1.0,
+        ignored_layers=ignored,
     )
-    for make in (lenet, normed, residual):
-        network = make()
-        run = a_run("group-norm", network)
-        scales = {n: s.detach() for n, s in group_norm._norm_scales(network, run.structure).items()}
-        ours = group_norm.importances(run.structure, run.weights(), scales)
-        graph = tp.DependencyGraph().build_dependency(network, example_inputs=run.data.train.x[:2])
-        layers = {layer.name: layer for layer in run.structure.layers}
-        for name, module in run.layers.items():
-            units = layers[name].out_units
-            if not bool(run.structure.removable[units].all()):
-                continue
-            remove = tp.prune_conv_out_channels if isinstance(module, nn.Conv2d) else tp.prune_linear_out_channels
-            pruned = graph.get_pruning_group(module, remove, idxs=list(range(len(units))))
-            theirs = tp.importance.GroupMagnitudeImportance()(pruned)
-            assert torch.allclose(ours[units].float(), theirs, rtol=1e-4), name
+    theirs.regularize(network)
+    for name, module in run.layers.items():
+        expected = of_weights[name].float() * module.weight.detach()
+        torch.testing.assert_close(module.weight.grad, expected, rtol=1e-4, atol=1e-6)
+    for name, scale in scales.items():
+        expected = pulls[run.structure.norms[name]].float() * scale.detach()
+        torch.testing.assert_close(scale.grad, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [lenet, small_mlp, normed, residual])
