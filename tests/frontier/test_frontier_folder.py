@@ -180,10 +180,17 @@ def test_from_a_grid_to_a_network(call, tmp_path):
     score = evaluate(network, Classification(), data.load("digits", validation=0.1, seed=0).test)
     assert f"test       {score['accuracy']:.2%}" in out
     assert "network    small.safetensors" in out
+    picked = json.loads((tmp_path / "runs" / "mine" / "picked.json").read_text())
+    assert (picked["member"], picked["max_drop"], picked["test"]["accuracy"]) == (place, 20, score["accuracy"])
+    assert picked["validation"] == content["members"][place]["validation"]
     assert call("info", "small.safetensors")[0] == 0
 
     code, _, err = call(*choice, -1)
     assert (code, "must be at least 0 points" in err) == (1, True)
+    for file in (tmp_path / "runs" / "mine" / "members").iterdir():
+        file.unlink()
+    code, _, err = call(*choice, 20)
+    assert (code, "its network is not in runs/mine/members" in err) == (1, True)
     code, _, err = call(*choice, 20, "--output", "small.bin")
     assert (code, "must end in .safetensors" in err) == (2, True)
 
@@ -212,3 +219,10 @@ def test_what_cannot_be_asked_for(call, tmp_path):
     code, _, err = call("frontier", "run", "--resume", "nothing")
     assert (code, "there is no frontier in nothing" in err) == (1, True)
     assert not (tmp_path / "runs").exists()
+
+
+def test_nothing_to_pick_yet(call, tmp_path):
+    plan = {"model": "mlp", "data": "digits", "chunk": 2, "one_by_one": False, "settings": []}
+    frontier.FrontierFolder.create(tmp_path / "begun", plan).close()
+    code, _, err = call("frontier", "pick", "begun")
+    assert (code, "is trained yet; go on with: bayesprune frontier run --resume begun" in err) == (1, True)

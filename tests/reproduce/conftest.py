@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-from made_up_rows import CONFIGS, STUDY_CONFIGS
 
 from bayesprune.cli import main
 
@@ -32,10 +31,10 @@ def reproduce(monkeypatch, capsys):
 @pytest.fixture
 def table2(reproduce):
     """Run `bayesprune reproduce table2 ...`."""
-    return lambda *arguments: reproduce("table2", "--configs", CONFIGS, "--device", "cpu", *arguments)
+    return lambda *arguments: reproduce("table2", "--device", "cpu", *arguments)
 
 
 @pytest.fixture
 def regularity(reproduce):
     """Run `bayesprune reproduce regularity ...`."""
-    return lambda *arguments: reproduce("regularity", "--configs", STUDY_CONFIGS, "--device", "cpu", *arguments)
+    return lambda *arguments: reproduce("regularity", "--device", "cpu", *arguments)

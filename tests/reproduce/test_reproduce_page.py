@@ -39,7 +39,7 @@ def test_remarks_are_computed():
         "accuracies",
         "- the baseline `variational-dropout` is below the paper's line for it on all axes: it loses on accuracy % "
         "(-0.91), nonzero % (+0.84), MACs removed % (-1.82)",
-        "- `snip` has 2 of 3 seeds: its mean says little",
+        "- 2 of 3 seeds, so that means say little: `snip`",
     ]
 
 
@@ -66,7 +66,11 @@ def results():
         (folder / "lenet5.json").write_text(json.dumps(rows))
         (folder / "lenet5.png").write_bytes(PNG)
     figures = {"nonzero_fraction": 0.02, "macs_removed": 0.5, "structure": [3, 4], "validation": {"accuracy": 0.95}}
-    members = [figures | {"front": True}, figures | {"front": False, "structure": [9, 9]}]
+    strengths = [{"unit_strength": 300.0, "seed": 0}, {"unit_strength": 500.0, "seed": 0}]
+    members = [
+        figures | {"number": 0, "front": True, "settings": strengths[0]},
+        figures | {"number": 1, "front": False, "structure": [9, 9], "settings": strengths[1]},
+    ]
     plan = {"model": "lenet5", "data": "digits"}
     content = {
         "plan": plan,
@@ -119,7 +123,7 @@ def test_the_page_has_everything_and_keeps_what_people_wrote(results, reproduce)
     assert "89.00 ± 1.00" in text  # ours
     assert "`snip` with seed 0: failed: the loss became nan" in text
     assert "it loses 10.00 points and has 90.0 % of its weights in rectangles" in text
-    assert "| 95.00 | 2.00 | 50.00 | 3-4 |" in text
+    assert "| 0 | 95.00 | 2.00 | 50.00 | 3-4 | 300.0 |" in text
     assert "trained at once in 12 s, 1 of them" in text
     assert "9-9" not in text
     assert "hardware: gpu none" in text

@@ -166,20 +166,26 @@ def test_interpolation_is_linear_in_the_logarithm():
 def test_prices_in_words():
     rows = [
         *irregular_rows(),
-        study_row("tiles", 0.875, 0.02, 0.9, groups="tile") | {"macs_removed": 0.75},
+        study_row("tiles", 0.875, 0.02, 0.9, groups="tile") | {"macs_removed": 0.75, "validation": {"accuracy": 0.88}},
+        study_row("panels", 0.878, 0.02, 0.9, groups="panel") | {"validation": {"accuracy": 0.87}},
         study_row("ising", 0.892, 0.02, 0.1, coupling=0.5) | {"macs_removed": None},
         study_row("pattern", 0.9, 0.08, 0.8, groups="pattern"),
     ]
     assert prices(groups(rows)) == [
         "- Of the networks that can be compared and have 50 % or more of their weights in rectangles, `tiles` is the "
-        "most accurate at equal nonzeros: it loses 1.50 points.",
+        "most accurate at equal nonzeros on validation data: it loses 1.00 points there, and on test data loses 1.50 "
+        "points.",
         "- `ising` has 89.20 % with 2.00 % nonzero, irregular networks 89.00 % with as many: it gains 0.20 points and "
         "has 10.0 % of its weights in rectangles (2.0 % by chance).",
         "- `tiles` has 87.50 % with 2.00 % nonzero, irregular networks 89.00 % with as many: it loses 1.50 points and "
         "has 90.0 % of its weights in rectangles (2.0 % by chance); of the MACs 75.0 % are removed, of theirs 70.0 %.",
         "- `pattern` has 90.00 % with 8.00 % nonzero and 80.0 % of its weights in rectangles (2.0 % by chance); it "
         "cannot be compared: the irregular networks have 1.00 to 4.00 %.",
+        "- `panels` has 87.80 % with 2.00 % nonzero, irregular networks 89.00 % with as many: it loses 1.20 points and "
+        "has 90.0 % of its weights in rectangles (2.0 % by chance); of the MACs 70.0 % are removed, of theirs 70.0 %.",
     ]
+    without = [{key: value for key, value in row.items() if key != "validation"} for row in rows]
+    assert prices(groups(without)) == prices(groups(rows))[1:]  # nothing to choose by
 
 
 def test_prices_without_anything_to_compare():
@@ -236,7 +242,10 @@ def test_the_whole_report(tmp_path):
     rows[0]["status"] = "collapsed: try weaker priors"
     text = study_markdown(ROWS["lenet5"], rows)
     assert "| `far` | 1.29 | 10.0 | 20.0 | 2.00 (1.50) | 1.20 (1.20) | 8.0 (6.0) | 7.0 (7.0) | 60.0 (60.0) |" in text
-    assert "| `tiles` | title of tiles | shared by tiles | 1 | 172 | 87.50 | 2.00 | 70.00 | 90.0 | 2.0 | 45.0 |" in text
+    assert (
+        "| `tiles` | title of tiles | shared by tiles | 1 | 172 | 87.50 | 87.50 | 2.00 | 70.00 | 90.0 | 2.0 | 45.0 |"
+        in text
+    )
     assert "- `loose` with seed 0: collapsed: try weaker priors" in text
     assert "| setting | conv1 |" in text
     assert "trial" not in text

@@ -22,10 +22,13 @@ from bayesprune.likelihoods import Classification
 from bayesprune.runs import Display, Interrupts, RunError, new_folder, run_folder
 from bayesprune.runs.atomic import write_atomically
 from bayesprune.runs.disk_errors import reading, starting
+from bayesprune.runs.plain_json import to_json
 from bayesprune.turbo import Interrupted, Recorder, Settings, SettingsError
+from bayesprune.turbo.plain_settings import differing
 from bayesprune.turbo.training import evaluate
 
 EPOCHS = ("warmup_epochs", "prune_epochs", "finetune_epochs")
+PICKED = "picked.json"
 SAVING = 0.02  # share of the time that saving states may take
 
 
@@ -100,7 +103,8 @@ def pick(
 ) -> None:
     """Choose the smallest network within an accuracy drop, and measure it on the test data.
 
-    The validation split alone decides; the drop is measured from the most accurate network, unpruned or pruned.
+    The validation split alone decides; the drop is measured from the most accurate network, unpruned or pruned.  The
+    choice and its figures are written to RUN/picked.json.
 
     Example: bayesprune frontier pick runs/lenet5-fashion-mnist-frontier-1 --max-drop 0.5 --output small.safetensors
     """
@@ -108,15 +112,23 @@ def pick(
         raise typer.BadParameter(f"{output} must end in .safetensors", param_hint="--output")
     content = frontiers.read_frontier(folder)
     plan, records = content["plan"], content["members"]
+    resume = frontiers.resume_command(folder)
+    if not records:
+        raise RunError(f"no member of the frontier in {folder} is trained yet; go on with: {resume}")
     place = frontiers.pick(records, max_drop)
     record, best = records[place], frontiers.best_accuracy(records)
     file = folder / record["file"]
+    if not file.exists():
+        raise RunError(
+            f"member {place} would be picked, but its network is not in {file}; the networks of a frontier are in the "
+            "folder that `bayesprune frontier run` has made"
+        )
     network = artefact.load(file, device=device_by_name(device))
     loaded = _load(plan, data_dir, device_by_name(device))
     score = evaluate(network, Classification(), loaded.test)
     drop = 100 * (best - record["validation"]["accuracy"])
     if not content["finished"]:
-        typer.echo(f"not finished, only {len(records)} members; go on with: {frontiers.resume_command(folder)}")
+        typer.echo(f"not finished, only {len(records)} members; go on with: {resume}")
     typer.echo(f"member     {place} of {len(records)}: {_own_settings(record, records)}")
     typer.echo(f"validation {record['validation']['accuracy']:.2%}, {drop:.2f} points below the best ({best:.2%})")
     typer.echo(f"test       {score['accuracy']:.2%}")
@@ -129,6 +141,11 @@ def pick(
         with starting(output):
             write_atomically(output, [content_of_file])
     typer.echo(f"network    {output or file}")
+    choice = {"max_drop": max_drop, "member": place, "settings": record["settings"], "test": score}
+    choice |= {key: record[key] for key in ("validation", "nonzero_fraction", "macs_removed", "structure")}
+    with starting(folder / PICKED):
+        write_atomically(folder / PICKED, [to_json(choice, folder / PICKED, indent=2).encode() + b"\n"])
+    typer.echo(f"written    {folder / PICKED}")
 
 
 def _plan(
@@ -267,5 +284,5 @@ def _table(records: list[dict[str, Any]]) -> str:
 def _own_settings(record: Mapping[str, Any], records: list[dict[str, Any]]) -> str:
     """The settings that are not the same in all members."""
     own = record["settings"]
-    names = [name for name in own if any(other["settings"][name] != own[name] for other in records)]
+    names = differing([one["settings"] for one in records])
     return ", ".join(f"{name} {json.dumps(own[name])}" for name in names) or "the only settings"

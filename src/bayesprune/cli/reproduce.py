@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -15,6 +15,7 @@ from bayesprune.cli.job_runner import RunOptions, carry_out
 from bayesprune.cli.networks import device_by_name, runtimes_of
 from bayesprune.latency import RUNTIMES
 from bayesprune.reproduce import (
+    CONFIGS,
     METHODS,
     PROTOCOLS,
     ROWS,
@@ -64,6 +65,12 @@ from bayesprune.runs.plain_json import read_json, to_json
 SIGMAS = (0.003, 0.01, 0.03, 0.1)
 STUDY_ROWS = ("lenet5", "vgg11", "digits")
 
+
+def _configs(files: str) -> Any:
+    """The option for a folder of settings."""
+    return typer.Option(help=f"Folder with {files}.", show_default="those of bayesprune")
+
+
 app = typer.Typer(help="Run the paper's experiments again.", no_args_is_help=True)
 
 DataDir = Annotated[Path | None, typer.Option(help="Look for the data in this folder first.")]
@@ -100,7 +107,7 @@ def table2(
     data_dir: DataDir = None,
     device: Device = "auto",
     output: Output = Path("results/table2"),
-    configs: Annotated[Path, typer.Option(help="Folder with ROW-ours-PROTOCOL.yaml.")] = Path("configs/table2"),
+    configs: Annotated[Path, _configs("ROW-ours-PROTOCOL.yaml")] = CONFIGS / "table2",
     epochs_scale: EpochsScale = 1.0,
     bench: Bench = False,
     again: Again = False,
@@ -140,7 +147,7 @@ def regularity(
     data_dir: DataDir = None,
     device: Device = "auto",
     output: Output = Path("results/regularity"),
-    configs: Annotated[Path, typer.Option(help="Folder with ROW/NAME.yaml.")] = Path("configs/regularity"),
+    configs: Annotated[Path, _configs("ROW/NAME.yaml")] = CONFIGS / "regularity",
     epochs_scale: EpochsScale = 1.0,
     bench: Bench = False,
     again: Again = False,
@@ -269,7 +276,7 @@ def convergence(
     data_dir: DataDir = None,
     device: Device = "auto",
     output: Output = Path("results/convergence"),
-    configs: Annotated[Path, typer.Option(help="Folder with ROW-ours-best.yaml.")] = Path("configs/table2"),
+    configs: Annotated[Path, _configs("ROW-ours-best.yaml")] = CONFIGS / "table2",
     again: Again = False,
     keep_stale: KeepStale = False,
     show: Show = False,

@@ -1,6 +1,6 @@
 """The paper's experiments again: Table II, what regularity costs (II-B), the noise of gradients (III-C).
 
-    work = jobs(ROWS["lenet5"], METHODS, PROTOCOLS, (0, 1, 2), Path("configs/table2"))
+    work = jobs(ROWS["lenet5"], METHODS, PROTOCOLS, (0, 1, 2), CONFIGS / "table2")
     files = RowFiles(Path("results/table2"), "lenet5")
     files.write(work[0], run_job(work[0], data))
     merge(table2_report(ROWS["lenet5"]), files)
@@ -10,7 +10,7 @@ results, `gradient_study` measures the noise that the paper's deterministic grad
 """
 
 from bayesprune.reproduce.gradients import gradient_study
-from bayesprune.reproduce.jobs import ROWS, Job, Row
+from bayesprune.reproduce.jobs import CONFIGS, ROWS, Job, Row
 from bayesprune.reproduce.merging import Merged, Report, merge
 from bayesprune.reproduce.methods import METHODS, PROTOCOLS, MethodJob, jobs
 from bayesprune.reproduce.page import write_results_page
@@ -22,6 +22,7 @@ from bayesprune.reproduce.running import run_job
 from bayesprune.reproduce.study import StudyJob, StudyPlan, study_plan
 
 __all__ = [
+    "CONFIGS",
     "METHODS",
     "PROTOCOLS",
     "ROWS",

@@ -34,6 +34,7 @@ def regular(*keys: str, factor: float = 1.0) -> Callable[[Mapping[str, Any]], fl
 
 
 ACCURACY: Final = Axis("accuracy %", _share("accuracy"), +1)
+VALIDATION: Final = Axis("validation %", lambda row: _share("accuracy")(row.get("validation") or {}), +1)
 NONZERO: Final = Axis("nonzero %", _share("nonzero_fraction"), -1)
 MACS: Final = Axis("MACs removed %", _share("macs_removed"), +1)
 MAIN_AXES: Final = (ACCURACY, NONZERO, MACS)  # of Table II: dominance is judged by these
@@ -42,6 +43,8 @@ DENSE: Final = Axis("dense %", _share("dense_fraction"), -1)
 BYTES: Final = Axis("file, kB", lambda row: None if row.get("bytes") is None else row["bytes"] / 1000, -1, "{:.1f}")
 RECTANGLES: Final = Axis("in 3x3 %", regular("in_rectangles", factor=100), +1, "{:.1f}")
 LARGER: Final = Axis("larger %", regular("in_larger_rectangles", factor=100), +1, "{:.1f}")
+COUNT: Final = Axis("rectangles", regular("rectangles"), -1, "{:.0f}")
+AREA: Final = Axis("mean size", regular("mean_area"), +1, "{:.1f}")
 INDEX: Final = Axis("index B/nonzero", regular("index_bytes_per_nonzero"), -1)
 STEPS: Final = Axis("decode steps", regular("decode_steps", "mean"), -1, "{:.1f}")
 WINDOWS: Final = Axis("smaller windows %", regular("smaller_windows", factor=100), +1, "{:.1f}")

@@ -15,6 +15,7 @@ from bayesprune.turbo import Settings, SettingsError
 from bayesprune.turbo.plain_settings import PlainSettings
 
 PHASES: Final = ("warmup_epochs", "prune_epochs", "finetune_epochs")
+CONFIGS: Final = Path(__file__).parent / "configs"  # those that come with the package
 SettingsT = TypeVar("SettingsT", bound=PlainSettings)
 
 
@@ -107,13 +108,13 @@ def total_epochs(settings: Settings | BaselineSettings) -> int:
     return sum(getattr(settings, phase) for phase in PHASES)
 
 
-def read_values(path: Path, row: Row, configs: str) -> dict[str, Any]:
-    """The settings in a file by name, model and data left out; configs: where such files are in the repository."""
+def read_values(path: Path, row: Row) -> dict[str, Any]:
+    """The settings in a file by name, model and data left out."""
     try:
         values = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
         raise SettingsError(
-            f"cannot read {path}: {error}; name the folder of {configs} in the repository with --configs"
+            f"cannot read {path}: {error}; --configs names another folder, without it those of bayesprune are taken"
         ) from error
     if not isinstance(values, dict):
         raise SettingsError(f"{path} must hold `name: value` lines, found a {type(values).__name__}")

@@ -5,7 +5,9 @@ from typing import Any
 
 from bayesprune.reproduce.averaging import (
     ACCURACY,
+    AREA,
     BYTES,
+    COUNT,
     DENSE,
     DROP,
     INDEX,
@@ -86,10 +88,11 @@ def main_table(found: Sequence[MethodGroup], printed: Mapping[str, Printed]) -> 
 
 def regularity_table(found: Sequence[MethodGroup]) -> list[str]:
     """How regular the live weights are."""
-    axes = (RECTANGLES, LARGER, INDEX, STEPS, WINDOWS)
+    axes = (RECTANGLES, LARGER, COUNT, AREA, INDEX, STEPS, WINDOWS)
     return [
         "Regularity of the live weights once dead units are gone: share in disjoint rectangles of at least 3x3, and",
-        "of more; bytes of positions per nonzero; mean decoding steps per row; kernels that fit a smaller window.",
+        "of more; their number and mean size; bytes of positions per nonzero; mean decoding steps per row; kernels",
+        "that fit a smaller window.",
         "",
         *table(
             ["method", *(axis.title for axis in axes)],

@@ -92,12 +92,14 @@ def jobs(
                 if epochs_scale != 1:
                     settings = scaled(settings, epochs_scale)
                 found.append(MethodJob(row, method, seed, settings, epochs_scale, protocol=protocol))
+    if not found:
+        raise SettingsError(f"no method of {', '.join(methods)} is part of the row {row.name}: it has no file for them")
     return found
 
 
 def read_ours(row: Row, protocol: str, configs: Path, method: str = OURS) -> Settings:
     """The settings of `ours` or one of its variants, from its file."""
-    return Settings.from_dict(read_values(_file(row, protocol, configs, method), row, "configs/table2"))
+    return Settings.from_dict(read_values(_file(row, protocol, configs, method), row))
 
 
 def is_part(method: str, row: Row, configs: Path) -> bool:

@@ -28,6 +28,7 @@ from bayesprune.reproduce.tables import cell, made_with, provenance, table, unus
 from bayesprune.runs import RunError
 from bayesprune.runs.atomic import write_atomically
 from bayesprune.runs.plain_json import read_json
+from bayesprune.turbo.plain_settings import differing
 
 COMMAND: Final = "bayesprune reproduce page"
 FEWEST_SEEDS: Final = 3  # below which a spread says little
@@ -144,11 +145,10 @@ def remarks(found: Sequence[MethodGroup], printed: Mapping[str, Printed]) -> lis
     for method, group in by_method.items():
         if method in printed and method not in (OURS, UNPRUNED):
             lines += _below_the_paper(group, printed[method])
-    lines += [
-        f"- `{group.method}` has {len(group.rows)} of {FEWEST_SEEDS} seeds: its mean says little"
-        for group in by_method.values()
-        if len(group.rows) < FEWEST_SEEDS
-    ]
+    for count in range(1, FEWEST_SEEDS):
+        few = [f"`{group.method}`" for group in by_method.values() if len(group.rows) == count]
+        if few:
+            lines.append(f"- {count} of {FEWEST_SEEDS} seeds, so that means say little: {', '.join(few)}")
     return lines + unusual((row for group in found for row in group.everyone), method_and_seed)
 
 
@@ -212,18 +212,22 @@ def _frontier(page: _Page, content: Mapping[str, Any]) -> None:
     plan, members = content["plan"], content["members"]
     page.section("frontier", f"A frontier: {plan['model']} on {plan['data']}", Path("frontier.png"))
     shown = sorted((one for one in members if one.get("front")), key=lambda one: float(one["nonzero_fraction"]))
+    own = differing([one["settings"] for one in members])
     page.add(
         f"{len(members)} networks were trained at once in {content['seconds']:.0f} s, {len(shown)} of them are on the "
-        "front: no other one is better in accuracy, nonzeros and MACs.  Accuracies are those of the validation split.",
+        "front: no other one is better in accuracy, nonzeros and MACs.  Accuracies are those of the validation split; "
+        "the last columns are the settings that members differ in.",
         "",
         *table(
-            ["accuracy %", "nonzero %", "MACs removed %", "structure"],
+            ["member", "accuracy %", "nonzero %", "MACs removed %", "structure", *own],
             (
                 [
+                    str(one["number"]),
                     f"{100 * one['validation']['accuracy']:.2f}",
                     f"{100 * one['nonzero_fraction']:.2f}",
                     f"{100 * one['macs_removed']:.2f}",
                     "-".join(map(str, one["structure"])),
+                    *(str(one["settings"][name]) for name in own),
                 ]
                 for one in shown
             ),

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args, get_type_hints
 
@@ -71,6 +71,12 @@ class PlainSettings:
                     f"unknown setting {name!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
                 )
         return cls(**{name: _from_yaml(value, known[name]) for name, value in values.items()})
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the settings that are not the same in all of these."""
+    first = settings[0] if settings else {}
+    return [name for name in first if any(other[name] != first[name] for other in settings)]
 
 
 def _from_yaml(value: Any, kind: Any) -> Any:

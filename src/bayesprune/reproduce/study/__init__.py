@@ -1,6 +1,6 @@
 """What the prior on supports does to trained networks (paper II-B): clusters, gaps, accuracy and nonzeros.
 
-plan = study_plan(ROWS["lenet5"], None, (0, 1, 2), Path("configs/regularity"))
+plan = study_plan(ROWS["lenet5"], None, (0, 1, 2), CONFIGS / "regularity")
 files = RowFiles(Path("results/regularity"), "lenet5", identity=IDENTITY)
 files.write(plan.jobs[0], run_job(plan.jobs[0], data))
 merge(study_report(ROWS["lenet5"]), files)

@@ -27,8 +27,6 @@ CLUSTER_COLUMNS: Final = Axis("cluster along columns", regular("cluster_along_co
 GAP_ROWS: Final = Axis("gap along rows", regular("gap_along_rows"), +1, "{:.1f}")
 GAP_COLUMNS: Final = Axis("gap along columns", regular("gap_along_columns"), +1, "{:.1f}")
 KERNELS: Final = Axis("in 3x3 of kernels %", regular("in_kernels", factor=100), +1, "{:.1f}")
-COUNT: Final = Axis("rectangles", regular("rectangles"), -1, "{:.0f}")
-AREA: Final = Axis("mean size", regular("mean_area"), +1, "{:.1f}")
 
 
 def by_chance(axis: Axis) -> Axis:

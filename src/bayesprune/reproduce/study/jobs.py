@@ -13,7 +13,6 @@ from bayesprune.turbo import PRESETS, Settings, SettingsError
 
 BASE: Final = "base"  # the file whose values all settings of a row begin with
 IDENTITY: Final = ("setting", "title", "preset")
-CONFIGS: Final = "configs/regularity"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,10 @@ def setting_names(row: Row, configs: Path) -> list[str]:
     """Of all settings of a row, in alphabetical order."""
     names = sorted(path.stem for path in (configs / row.name).glob("*.yaml") if path.stem != BASE)
     if not names:
-        raise SettingsError(f"{configs / row.name} holds no settings; name the folder of {CONFIGS} with --configs")
+        raise SettingsError(
+            f"{configs / row.name} holds no settings; --configs names another folder, without it those of bayesprune "
+            "are taken"
+        )
     return names
 
 
@@ -63,7 +65,7 @@ def study_plan(
     waiting: dict[str, str] = {}
     resolved: list[tuple[str, str, str | None, Settings]] = []
     for name in known if names is None else [one for one in known if one in names]:
-        values = read_values(configs / row.name / f"{name}.yaml", row, CONFIGS)
+        values = read_values(configs / row.name / f"{name}.yaml", row)
         title, preset = values.pop("title", name), values.pop("preset", None)
         if preset is not None and preset not in PRESETS:
             waiting[name] = f"the preset {preset!r} is not there yet, only {', '.join(PRESETS)}"
@@ -83,7 +85,7 @@ def study_plan(
 def _settings(row: Row, configs: Path, name: str, preset: str | None, values: dict[str, Any]) -> Settings:
     """base.yaml, then the preset, then the file of the setting, later ones winning."""
     path = configs / row.name / f"{BASE}.yaml"
-    base = read_values(path, row, CONFIGS) if path.exists() else {}
+    base = read_values(path, row) if path.exists() else {}
     try:
         return Settings.from_dict(base | (PRESETS[preset] if preset else {}) | values)
     except SettingsError as error:

@@ -3,13 +3,23 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bayesprune.reproduce.averaging import ACCURACY, INDEX, LARGER, MACS, NONZERO, RECTANGLES, STEPS, WINDOWS
+from bayesprune.reproduce.averaging import (
+    ACCURACY,
+    AREA,
+    COUNT,
+    INDEX,
+    LARGER,
+    MACS,
+    NONZERO,
+    RECTANGLES,
+    STEPS,
+    VALIDATION,
+    WINDOWS,
+)
 from bayesprune.reproduce.jobs import Row
 from bayesprune.reproduce.study.families import (
-    AREA,
     CLUSTER_COLUMNS,
     CLUSTER_ROWS,
-    COUNT,
     FAMILIES,
     GAP_COLUMNS,
     GAP_ROWS,
@@ -64,7 +74,20 @@ def study_sections(rows: Sequence[Mapping[str, Any]], marks: str) -> list[str]:
 
 def networks_table(found: Sequence[StudyGroup]) -> list[str]:
     """The figures of every setting."""
-    axes = (ACCURACY, NONZERO, MACS, RECTANGLES, by_chance(RECTANGLES), LARGER, KERNELS, COUNT, AREA, INDEX, STEPS)
+    axes = (
+        VALIDATION,
+        ACCURACY,
+        NONZERO,
+        MACS,
+        RECTANGLES,
+        by_chance(RECTANGLES),
+        LARGER,
+        KERNELS,
+        COUNT,
+        AREA,
+        INDEX,
+        STEPS,
+    )
     return table(
         ["setting", "what", "family", "seeds", "epochs", *(axis.title for axis in axes)],
         (

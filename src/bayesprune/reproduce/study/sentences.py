@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
-from bayesprune.reproduce.averaging import ACCURACY, MACS, NONZERO, RECTANGLES, Axis
+from bayesprune.reproduce.averaging import ACCURACY, MACS, NONZERO, RECTANGLES, VALIDATION, Axis
 from bayesprune.reproduce.study.equal_nonzeros import IrregularNetworks, point_of
 from bayesprune.reproduce.study.families import (
     CLUSTER_ROWS,
@@ -23,20 +23,29 @@ def prices(found: Sequence[StudyGroup]) -> list[str]:
     """For every setting but the irregular ones, what its accuracy is worth at equal nonzeros."""
     irregular = IrregularNetworks.among(found)
     others = [group for group in found if group.family != IRREGULAR]
-    return [*_summary(irregular, others), *(f"- {_price(irregular, group)}" for group in others)]
+    return [
+        *_summary(irregular, IrregularNetworks.among(found, VALIDATION), others),
+        *(f"- {_price(irregular, group)}" for group in others),
+    ]
 
 
-def _summary(irregular: IrregularNetworks, others: Sequence[StudyGroup]) -> list[str]:
+def _summary(irregular: IrregularNetworks, on_validation: IrregularNetworks, others: Sequence[StudyGroup]) -> list[str]:
+    """Which mostly regular setting is the best, by validation data, and what it costs on test data."""
     lost = {g.setting: points for g in others if (points := irregular.lost(g)) is not None}
     regular = {g.setting: g for g in others if g.setting in lost and (_mean(g, RECTANGLES) or 0) >= HALF}
     if not lost:
         return []
     if not regular:
         return [f"- No network that can be compared has {HALF:g} % or more of its weights in rectangles."]
-    cheapest = min(regular, key=lambda name: lost[name])
+    seen = {name: points for name, g in regular.items() if (points := on_validation.lost(g)) is not None}
+    if not seen:
+        return []
+    cheapest = min(seen, key=lambda name: seen[name])
+    there = _lost_or_gained(seen[cheapest], regular[cheapest], VALIDATION)
     return [
         f"- Of the networks that can be compared and have {HALF:g} % or more of their weights in rectangles, "
-        f"`{cheapest}` is the most accurate at equal nonzeros: it {_lost_or_gained(lost[cheapest], regular[cheapest])}."
+        f"`{cheapest}` is the most accurate at equal nonzeros on validation data: it {there} there, and on test data "
+        f"{_lost_or_gained(lost[cheapest], regular[cheapest])}."
     ]
 
 
@@ -61,9 +70,9 @@ def _price(irregular: IrregularNetworks, group: StudyGroup) -> str:
     return f"{has}, irregular networks {level:.2f} % with as many: it {outcome} and has {share}{macs}."
 
 
-def _lost_or_gained(points: float, group: StudyGroup) -> str:
+def _lost_or_gained(points: float, group: StudyGroup, axis: Axis = ACCURACY) -> str:
     """points: of accuracy that the group lost."""
-    mean = group.mean(ACCURACY)
+    mean = group.mean(axis)
     noise = mean is not None and mean.spread is not None and abs(points) <= mean.spread
     what = f"{'loses' if points > 0 else 'gains'} {abs(points):.2f} points"
     return f"{what} (within its spread over seeds)" if noise else what
