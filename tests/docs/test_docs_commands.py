@@ -36,6 +36,8 @@ def command_and_rest(words: list[str]) -> tuple[click.Command, click.Context, li
     command = typer.main.get_command(app)
     context = click.Context(command)
     while isinstance(command, click.Group):
+        if words[0].startswith("--"):  # `frontier --model` is `frontier run --model`
+            words = ["run", *words]
         found = command.get_command(context, words[0])
         assert found is not None, f"there is no command {words[0]!r}"
         command, words = found, words[1:]
@@ -127,6 +129,16 @@ def test_commands_that_compress_work_with_fewer_epochs(words, folder):
     name = f"typed-{COMPRESSING.index(words)}"
     type_in(folder, [*words[1:], *QUICK, "--name", name])
     assert json.loads((folder / "runs" / name / "summary.json").read_text())["nonzero_fraction"] > 0
+
+
+def test_the_page_of_the_frontier_works_as_printed(tmp_path):
+    """Its commands in their order, but for the large one."""
+    typed = [words for words in commands(ROOT / "docs" / "frontier.md") if "fashion-mnist" not in words]
+    assert [words[2] for words in typed] == ["--model", "pick", "run"]
+    printed = "".join(type_in(tmp_path, [*words[1:], "--device", "cpu"]) for words in typed)
+    (head,) = [line for line in (ROOT / "docs" / "frontier.md").read_text().splitlines() if line.startswith("member ")]
+    assert head in printed
+    assert (tmp_path / "small.safetensors").exists()
 
 
 AS_PRINTED = [

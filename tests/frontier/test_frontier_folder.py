@@ -161,7 +161,13 @@ def test_from_a_grid_to_a_network(call, tmp_path):
     options = ("--epochs", 1, 3, 1, "--device", "cpu", "--chunk", 3, "--name", "mine")
     code, out, err = call("frontier", "--config", "grid.yaml", *options)
     assert (code, err) == (0, "")
-    for words in ("4 settings of mlp on digits", "epoch 10/10", "MACs removed %", "weight_strength", "frontier pick"):
+    for words in (
+        "4 settings of mlp on digits (2 weight_strength x 2 unit_strength)",
+        "epoch 10/10",
+        "MACs removed %",
+        "weight_strength",
+        "frontier pick",
+    ):
         assert words in out
     content = frontier.read_frontier(tmp_path / "runs" / "mine")
     assert [one["settings"]["unit_strength"] for one in content["members"]] == [100, 100, 300, 300]

@@ -200,7 +200,9 @@ def _go_on(path: Path, given: data.DataSet | None, place: torch.device, data_dir
         plan = folder.plan
         loaded = given or _load(plan, data_dir, place)
         with Display(_rounds(folder), quiet=quiet) as display:
-            display.note(f"{len(folder.settings)} settings of {plan['model']} on {plan['data']}, folder {path}")
+            display.note(
+                f"{len(folder.settings)} settings of {plan['model']} on {plan['data']} ({_axes(plan)}), folder {path}"
+            )
 
             def recorder_of(save: Callable[[dict[str, Any]], None] | None, done: int) -> Recorder:
                 display.epoch = done
@@ -221,6 +223,13 @@ def _go_on(path: Path, given: data.DataSet | None, place: torch.device, data_dir
             typer.echo(f"no picture: {error}")
     typer.echo(_table(records))
     typer.echo(f"everything is in {path}; choose with: bayesprune frontier pick {path} --max-drop 0.5")
+
+
+def _axes(plan: Mapping[str, Any]) -> str:
+    """What is varied, and in how many values."""
+    settings = plan["settings"]
+    counts = {name: len({json.dumps(one[name]) for one in settings}) for name in differing(settings)}
+    return " x ".join(f"{count} {name}" for name, count in counts.items()) or "nothing is varied"
 
 
 def _rounds(folder: frontiers.FrontierFolder) -> int:
