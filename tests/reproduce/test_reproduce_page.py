@@ -9,7 +9,7 @@ import pytest
 from made_up_rows import a_row, failed_row, study_row
 
 from bayesprune.reproduce.comparing import groups, with_drops
-from bayesprune.reproduce.page import COMMAND, remarks, write_results_page
+from bayesprune.reproduce.page import COMMAND, latency_table, remarks, write_results_page
 from bayesprune.reproduce.paper import TABLE2
 from bayesprune.runs import RunError
 
@@ -139,3 +139,22 @@ def test_what_is_missing_or_damaged_is_said():
         (folder / "vgg11.json").write_text(content)
         with pytest.raises(RunError, match=r"vgg11\.json .* write it again with --merge"):
             write_results_page(Path("results"), Path("docs"))
+
+
+def test_latency_is_that_of_the_networks_in_the_table():
+    def measured(accuracy, ms, ratio):
+        best = {"milliseconds": {"median": ms}}
+        return {"accuracy": accuracy, "nonzero_fraction": 0.02, "best": best, "ratio": ratio}
+
+    methods = {"ours": measured(0.9, 12.3, 4.0), "snip": measured(0.8, 45.6, 2.0)}
+    entry = {"device": "cpu", "batch": 1000, "seed": 0, "methods": methods}
+    found = groups(
+        [a_row("ours", 0.9, 0.02, 0.5), a_row("ours", 0.8, 0.02, 0.5, seed=1), a_row("snip", 0.81, 0.02, 0.5)]
+    )
+    assert latency_table(found, [entry])[2:] == [
+        "| method | CPU, batch 1,000: ms |",
+        "| --- | --- |",
+        "| `ours` | 12.3 (4.00) |",  # snip has been trained again since
+        "",
+    ]
+    assert latency_table(found, [entry | {"seed": 1}]) == []

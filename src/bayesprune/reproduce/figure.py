@@ -10,6 +10,7 @@ from bayesprune.reproduce.comparing import MethodGroup, groups
 from bayesprune.reproduce.jobs import Row
 from bayesprune.reproduce.methods import (
     GROUP_NORM_DISTILLED,
+    GROUP_NORM_SMALL,
     METHODS,
     OURS,
     OURS_DISTILLED,
@@ -39,6 +40,7 @@ STYLES: Final[dict[str, tuple[str, str]]] = {
     "magnitude": ("#7F7F7F", "v"),
     "l1": ("#B8A000", "P"),
     "group-norm": ("#E69F00", "h"),
+    GROUP_NORM_SMALL: ("#E69F00", "H"),
     GROUP_NORM_DISTILLED: ("#E69F00", "<"),
 }
 UNPRUNED_LINES: Final[dict[str | None, Any]] = {"best": "--", "paper": "-.", None: ":"}  # None: printed in the paper

@@ -35,7 +35,9 @@ PROTOCOL_NOTES = {
         "  `unpruned` is dense training for as many epochs; drops are measured against it, seed by seed."
         "  `magnitude` and `group-norm`, which are not in the paper, are asked for about the nonzeros and the MACs of"
         " `ours`.  `ours-macs` is `ours` with a weak prior on single weights, to be compared with `group-norm`, which"
-        " removes units only.  With `-distilled` the unpruned network is a teacher in fine-tuning (70 % of the loss);"
+        " removes units only; `group-norm-small` is asked for the MACs of `ours-macs`, where those are fewer."
+        "  `magnitude` ranks all weights by the score of LAMP and removes them step by step while training goes on."
+        "  With `-distilled` the unpruned network is a teacher in fine-tuning (70 % of the loss);"
         " its epochs count, so ours then warms up for longer and prunes for less."
     ),
     "paper": (

@@ -15,24 +15,26 @@ from bayesprune.turbo import PRESETS, Settings, SettingsError
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("best", "paper")
 UNPRUNED, OURS, OURS_MACS, PAPER_PRIOR = "unpruned", "ours", "ours-macs", "ours-paper-prior"
 OURS_DISTILLED, OURS_MACS_DISTILLED = "ours-distilled", "ours-macs-distilled"
-GROUP_NORM_DISTILLED = "group-norm-distilled"
+GROUP_NORM_DISTILLED, GROUP_NORM_SMALL = "group-norm-distilled", "group-norm-small"
 METHODS: Final[tuple[str, ...]] = (
     *(UNPRUNED, OURS, OURS_MACS, OURS_DISTILLED, OURS_MACS_DISTILLED, PAPER_PRIOR),
-    *(*baselines.METHODS, GROUP_NORM_DISTILLED),
+    *(*baselines.METHODS, GROUP_NORM_SMALL, GROUP_NORM_DISTILLED),
 )
-# Where single weights hardly matter, to be compared with methods that remove units only; Algorithm 1 to the letter; and
-# what fine-tuning gains from the unpruned network as a teacher, for ours and for another method, on the rows that have
-# the files ROW-ours-distilled-best.yaml and ROW-ours-macs-distilled-best.yaml.
+# Where single weights hardly matter, to be compared with methods that remove units only; group norm with as few MACs as
+# that, where `ours` has more; Algorithm 1 to the letter; and what fine-tuning gains from the unpruned network as a
+# teacher, for ours and for another method, on the rows that have the files ROW-ours-distilled-best.yaml and
+# ROW-ours-macs-distilled-best.yaml.
 ONLY_UNDER: Final[dict[str, Protocol]] = {
     OURS_MACS: "best",
     PAPER_PRIOR: "paper",
     OURS_DISTILLED: "best",
     OURS_MACS_DISTILLED: "best",
+    GROUP_NORM_SMALL: "best",
     GROUP_NORM_DISTILLED: "best",
 }
 DISTILLED: Final = (OURS_DISTILLED, OURS_MACS_DISTILLED, GROUP_NORM_DISTILLED)
 WITH_A_FILE: Final = (OURS_MACS, OURS_DISTILLED, OURS_MACS_DISTILLED)
-BASELINE_OF: Final = {GROUP_NORM_DISTILLED: "group-norm"}
+BASELINE_OF: Final = {GROUP_NORM_SMALL: "group-norm", GROUP_NORM_DISTILLED: "group-norm"}
 TEACHER: Final[dict[str, Any]] = {"distil": 0.7, "distil_temperature": 1.0, "distil_from": "finetune"}
 
 
@@ -104,6 +106,8 @@ def read_ours(row: Row, protocol: str, configs: Path, method: str = OURS) -> Set
 
 def is_part(method: str, row: Row, configs: Path) -> bool:
     """Whether a method is part of a row; those with a teacher are where ours with one has a file."""
+    if method == GROUP_NORM_SMALL:
+        return row.keep_macs_small is not None
     ours = method if method in WITH_A_FILE else OURS_DISTILLED
     return method not in DISTILLED or _file(row, ONLY_UNDER[ours], configs, ours).exists()
 
@@ -128,12 +132,13 @@ def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Se
             validation=ours.validation,
         )
     values: dict[str, Any] = {"validation": ours.validation} | (TEACHER if method in DISTILLED else {})
+    keep_macs = row.keep_macs_small if method == GROUP_NORM_SMALL else row.keep_macs
     method = BASELINE_OF.get(method, method)
     settings = recipe(method, protocol, row.model)
     if method == "magnitude":
         values["target_nonzero"] = row.keep_nonzero
     if method == "group-norm":
-        values["target_macs"] = row.keep_macs
+        values["target_macs"] = keep_macs
     values |= dict(zip(PHASES, _phases(settings, method, protocol, ours), strict=True))
     return dataclasses.replace(settings, **values)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bayesprune.reproduce.acceleration.entries import read_entries
-from bayesprune.reproduce.acceleration.markdown import TITLE, acceleration_sections
+from bayesprune.reproduce.acceleration.markdown import TITLE, acceleration_sections, digits, place_of
 from bayesprune.reproduce.averaging import ACCURACY, MAIN_AXES, OTHER_AXES, Mean
 from bayesprune.reproduce.comparing import MethodGroup, best, dominated_by, groups, usable
 from bayesprune.reproduce.convergence.markdown import convergence_sections
@@ -24,7 +24,7 @@ from bayesprune.reproduce.methods import OURS, UNPRUNED
 from bayesprune.reproduce.paper import SOURCE, TABLE2, Printed
 from bayesprune.reproduce.robustness_markdown import robustness_sections, robustness_title
 from bayesprune.reproduce.study.markdown import study_sections, study_title
-from bayesprune.reproduce.tables import cell, made_with, provenance, table, unusual
+from bayesprune.reproduce.tables import NONE, cell, made_with, provenance, table, unusual
 from bayesprune.runs import RunError
 from bayesprune.runs.atomic import write_atomically
 from bayesprune.runs.plain_json import read_json
@@ -45,11 +45,14 @@ def write_results_page(results: Path, docs: Path) -> list[Path]:
     page = _Page(results, docs)
     page.add("# Results", "", f"Written by `{COMMAND}`; hand-written remarks are in `docs/remarks`.", "")
     page.remark("results")
-    for study, section in (("table2", _table2), ("regularity", _regularity)):
-        for row in ROWS.values():
-            if (rows := _read_rows(results / study / f"{row.name}.json")) is not None:
-                section(page, row, rows)
-    if entries := read_entries(results / "acceleration"):
+    entries = read_entries(results / "acceleration")
+    for row in ROWS.values():
+        if (rows := _read_rows(results / "table2" / f"{row.name}.json")) is not None:
+            _table2(page, row, rows, entries)
+    for row in ROWS.values():
+        if (rows := _read_rows(results / "regularity" / f"{row.name}.json")) is not None:
+            _regularity(page, row, rows)
+    if entries:
         page.section("acceleration", TITLE, Path("acceleration.png"))
         page.add(*acceleration_sections(entries, "###"))
     if (results / "frontier.json").exists():
@@ -118,7 +121,7 @@ def _read_rows(path: Path) -> Rows | None:
     return rows
 
 
-def _table2(page: _Page, row: Row, rows: Rows) -> None:
+def _table2(page: _Page, row: Row, rows: Rows, entries: Sequence[Mapping[str, Any]]) -> None:
     printed = TABLE2.get(row.name, {})
     page.section(f"table2-{row.name}", f"Table II: {row.title}", Path("table2") / f"{row.name}.png")
     page.add(f"Mean ± standard deviation over seeds.  The paper's figures: {SOURCE}.", "")
@@ -127,8 +130,44 @@ def _table2(page: _Page, row: Row, rows: Rows) -> None:
         mine = [group for group in everyone if group.protocol == protocol]
         page.add(f"### Protocol `{protocol}`", "", PROTOCOL_NOTES[protocol], "")
         page.add(*main_table(mine, printed), "", *regularity_table(mine), "")
+        page.add(
+            *latency_table(mine, [one for one in entries if (one["row"], one["protocol"]) == (row.name, protocol)])
+        )
         page.add(*remarks(mine, printed), "")
     page.add("### How it was made", "", *provenance(rows), "")
+
+
+def latency_table(found: Sequence[MethodGroup], entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How fast the networks of a row are, where the measured network is that of its line.
+
+    entries: measurements of that row.  A network is known by its accuracy and nonzeros, which both keep.
+    """
+    lines = []
+    for group in found:
+        cells_of_entries = [_latency(group, entry) for entry in entries]
+        if any(one != NONE for one in cells_of_entries):
+            lines.append([f"`{group.method}`", *cells_of_entries])
+    if not lines:
+        return []
+    heads = [f"{place_of(entry)}, batch {entry['batch']:,}: ms" for entry in entries]
+    return [
+        "Latency of a forward pass, median, in the best way of those measured, and in brackets how many times faster "
+        "than the dense network in its best way; which ways, and how they vary, is in the section on acceleration.  "
+        "Networks that were not kept were not measured.",
+        "",
+        *table(["method", *heads], lines),
+        "",
+    ]
+
+
+def _latency(group: MethodGroup, entry: Mapping[str, Any]) -> str:
+    """The median of a method's network and its ratio; a dash where another network was measured."""
+    one = entry["methods"].get(group.method)
+    figures = ("accuracy", "nonzero_fraction")
+    mine = [[row[key] for key in figures] for row in group.rows if row["seed"] == entry["seed"]]
+    if one is None or [one.get(key) for key in figures] not in mine:
+        return NONE
+    return f"{digits(one['best']['milliseconds']['median'])} ({one['ratio']:.2f})"
 
 
 def remarks(found: Sequence[MethodGroup], printed: Mapping[str, Printed]) -> list[str]:

@@ -72,6 +72,7 @@ def with_earlier(entry: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str,
     origin = {
         "dense_ms": earlier["methods"][UNPRUNED]["best"]["milliseconds"]["median"],
         "dense_torch_ms": dense_in_torch(earlier),
+        "dense_ways": [one for one in earlier["ways"] if one["network"] == UNPRUNED],
         "padding_counts": earlier.get("padding_counts", True),
         "hardware": earlier["hardware"],
         "versions": earlier["versions"],

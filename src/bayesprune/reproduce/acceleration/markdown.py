@@ -99,15 +99,16 @@ def methods_table(entry: Mapping[str, Any]) -> list[str]:
         shares = [_percent(one.get(key)) for key in ("accuracy", "nonzero_fraction", "macs_removed")]
         roofline, best = one["roofline"], one["best"]
         speed = [way_of(best), _ms(best["milliseconds"]), str(best["passes"]), times(one)]
-        bound = f"{roofline['times_bound']:.1f} ({roofline['limit']}, {_digits(roofline['bound_ms'])} ms)"
+        bound = f"{roofline['times_bound']:.1f} ({roofline['limit']}, {digits(roofline['bound_ms'])} ms)"
         lines.append([f"`{name}`{mark(one)}", *shares, f"{one['live_macs']:,}", *speed, bound])
     return table([*head, "times faster", "over the bound"], lines)
 
 
 def ways_table(entry: Mapping[str, Any]) -> list[str]:
-    """`ours` and the dense network in every runtime and layout; of an earlier run the dense times are not known."""
-    earlier = "earlier" in entry["methods"][OURS]
-    dense = {} if earlier else {way_of(one): one for one in entry["ways"] if one["network"] == UNPRUNED}
+    """`ours` and the dense network in every runtime and layout, of one run."""
+    earlier = entry["methods"][OURS].get("earlier", {})
+    measured = earlier.get("dense_ways", ()) if earlier else entry["ways"]
+    dense = {way_of(one): one for one in measured if one["network"] == UNPRUNED}
     lines = []
     for one in entry["ways"]:
         if one["network"] == OURS:
@@ -166,7 +167,7 @@ def _earlier_runs(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if origin := one.get("earlier"):
             runs.setdefault((origin["dense_ms"], origin["padding_counts"]), []).append(f"`{name}`")
     return [
-        f"-{MARK} of an earlier run, whose dense network took {_digits(dense)} ms: {', '.join(names)}"
+        f"-{MARK} of an earlier run, whose dense network took {digits(dense)} ms: {', '.join(names)}"
         + ("; products with the zeros of padding count in their bound" if padding else "")
         for (dense, padding), names in runs.items()
     ]
@@ -193,9 +194,9 @@ def _percent(share: float | None) -> str:
 
 
 def _ms(milliseconds: Mapping[str, float]) -> str:
-    return f"{_digits(milliseconds['median'])} ± {_digits(milliseconds['deviation'])}"
+    return f"{digits(milliseconds['median'])} ± {digits(milliseconds['deviation'])}"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """Three digits that count."""
     return f"{value:#.3g}".rstrip(".") if value < 1000 else f"{value:.0f}"
