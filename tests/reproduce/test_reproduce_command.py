@@ -11,8 +11,9 @@ from made_up_rows import CONFIGS, a_row
 
 from bayesprune import baselines, data
 from bayesprune.cli import job_runner, main
-from bayesprune.reproduce import ROWS, RowFiles, jobs, merge, run_job, table2_report
+from bayesprune.reproduce import ROWS, MethodJob, Progress, RowFiles, jobs, merge, run_job, table2_report
 from bayesprune.reproduce.row_files import KEYS
+from bayesprune.runs import Display, Interrupts
 from bayesprune.turbo import DivergedError, Interrupted
 
 METHODS = "unpruned,ours,magnitude"
@@ -134,6 +135,54 @@ def test_stopped_it_keeps_what_is_finished_and_goes_on(table2, monkeypatch):
     assert [path.name for path in FOLDER.iterdir()] == ["unpruned-best-0.json"]
     assert table2(*ALL)[0] == 0
     assert calls == ["unpruned-best-0", "ours-best-0", "ours-best-0", "magnitude-best-0"]
+
+
+OURS_ALONE = (*(one for one in QUICK if one != "--quiet"), "--methods", "ours")
+
+
+def stopped_after(epochs, monkeypatch, table2, *options):
+    """Press Ctrl-C in an epoch of `ours`."""
+    seen = []
+    with monkeypatch.context() as patch:
+        row = Progress.row
+        patch.setattr(Progress, "row", lambda self, one: (seen.append(one), row(self, one)))
+        patch.setattr(Progress, "should_stop", lambda self: len(seen) == epochs)
+        code, out, _ = table2(*OURS_ALONE, *options)
+    assert (code, len(seen)) == (130, epochs)
+    assert "0 of 1 networks were finished" in out
+
+
+def test_a_job_of_ours_goes_on_in_the_epoch_where_it_was(table2, monkeypatch):
+    """Its row is that of a job that was not stopped."""
+    unlike = ("seconds", "seconds_training")
+    assert table2(*OURS_ALONE, "--output", "whole", "--epochs-scale", "0.05")[0] == 0
+    (expected,) = json.loads(Path("whole/digits-trial-0.05.json").read_text())
+    folder = Path("out/rows/digits-trial-0.05")
+    for epochs in (1, 3):
+        stopped_after(epochs, monkeypatch, table2, "--epochs-scale", "0.05")
+        assert [path.name for path in folder.iterdir()] == [".ours-best-0.state.safetensors"]
+    code, out, _ = table2(*OURS_ALONE, "--epochs-scale", "0.05")
+    assert code == 0
+    assert "ours-best-0: goes on after 4 epochs" in out
+    assert "epoch 5/7" in out
+    (row,) = json.loads(Path("out/digits-trial-0.05.json").read_text())
+    assert {k: v for k, v in row.items() if k not in unlike} == {k: v for k, v in expected.items() if k not in unlike}
+    assert not list(folder.glob(".*"))
+
+
+def test_a_state_of_other_settings_or_damaged_is_not_used(table2, monkeypatch):
+    stopped_after(1, monkeypatch, table2)
+    state = FOLDER / ".ours-best-0.state.safetensors"
+    good = state.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(MethodJob, "description", property(lambda self: {"other": "settings"}))
+        display = Display(3, quiet=True)
+        (job,) = jobs(ROWS["digits"], ["ours"], ["best"], [0], CONFIGS, epochs_scale=0.02)
+        assert Progress(display, Interrupts(), job, 1, 1, state).resume() is None
+    state.write_bytes(good[:-9])
+    code, out, _ = table2(*OURS_ALONE)
+    assert code == 0
+    assert "ours-best-0: begins anew" in out
 
 
 @pytest.mark.parametrize("content", [b"", b'{"row": ', b"[1]", b'{"row": "digits"}', b"\xff\xfe"])

@@ -83,15 +83,23 @@ def _run(work: Sequence[Job], files: RowFiles, options: RunOptions, runner: Call
                     split,
                     data.load(job.row.data, options.data_dir, validation=split[0], seed=split[1], device=place),
                 )
-            progress = Progress(display, interrupts, job, number, len(todo))
+            progress = Progress(display, interrupts, job, number, len(todo), files.state(job))
             try:
                 with files.claim(job), warnings.catch_warnings():
                     if files.marks().get(job.name) != marks.get(job.name):
                         display.note(f"{job.name}: finished by another process")
                         continue
                     warnings.filterwarnings("ignore", KEEPS_UNITS)
-                    result = runner(job, loaded[1], recorder=progress, bench=options.bench, keep=files.network(job))
+                    result = runner(
+                        job,
+                        loaded[1],
+                        recorder=progress,
+                        bench=options.bench,
+                        keep=files.network(job),
+                        resume=progress.resume(),
+                    )
                     files.write(job, result)
+                    progress.done()
             except Interrupted:
                 _stop(display, done, len(todo))
             except ClaimedError as error:

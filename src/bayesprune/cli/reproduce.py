@@ -120,10 +120,10 @@ def table2(
     """Train, prune, fine-tune and evaluate every method of a row of Table II, for several seeds.
 
     Each finished job is two files in OUTPUT/rows/ROW, its figures and its network; stopped, the same command goes on
-    with the first that is missing.  All of them make ROW.json, ROW.md and ROW.png.  Several such commands may run at
-    once, each network is trained by one of them; --merge then makes the table of all of them.  A row whose settings
-    are not those of the configuration any more is stale: it is computed again, and --merge leaves it out.  To compute
-    a finished row again, remove its file.
+    with the first that is missing (with `ours` in the epoch where it was; a baseline begins anew).  All of them make
+    ROW.json, ROW.md and ROW.png.  Several such commands may run at once, each network is trained by one of them;
+    --merge then makes the table of all of them.  A row whose settings are not those of the configuration any more is
+    stale: it is computed again, and --merge leaves it out.  To compute a finished row again, remove its file.
 
     Example: bayesprune reproduce table2 --row digits --methods unpruned,ours,snip --seeds 0 --epochs-scale 0.1
     """

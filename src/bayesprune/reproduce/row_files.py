@@ -80,6 +80,10 @@ class RowFiles:
         """The file of the network that a job has made."""
         return self.path(job).with_suffix(NETWORK)
 
+    def state(self, job: Job) -> Path:
+        """The file of the state of a job that was stopped on the way."""
+        return self.folder / f".{job.name}.state{NETWORK}"
+
     def standing(self, job: Job) -> Standing:
         """How far a job is, judged by its file."""
         if not self.path(job).exists():

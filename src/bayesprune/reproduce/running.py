@@ -17,6 +17,7 @@ from bayesprune.latency import LatencyError, measure
 from bayesprune.provenance import hardware, versions
 from bayesprune.reproduce.jobs import Job
 from bayesprune.reproduce.methods import UNPRUNED
+from bayesprune.reproduce.progress import Resume
 from bayesprune.reproduce.regularity_figures import regularity_figures
 from bayesprune.reproduce.row_files import FAILED, FIGURES
 from bayesprune.runs.atomic import remove_temporary_files
@@ -38,11 +39,12 @@ def run_job(
     recorder: Recorder | None = None,
     bench: bool = False,
     keep: Path | None = None,
+    resume: Resume | None = None,
 ) -> dict[str, Any]:
     """Train, prune, fine-tune and evaluate; returns the row.
 
     data: with the validation split of the job's settings.  bench: measure the speed, too.  keep: the file for the
-    shrunk network; a job that fails leaves none there.
+    shrunk network; a job that fails leaves none there.  resume: where `ours` was stopped; baselines begin anew.
     A network that diverges, collapses or is not proven equal gives a row without figures that says so: it is what the
     method does under this protocol, and the other jobs go on.
     """
@@ -53,7 +55,7 @@ def run_job(
     network = models.create(job.row.model, data.input_shape, len(data.classes), generator=generator)
     dense = copy.deepcopy(network) if bench else None
     try:
-        result = _train(job, network.to(device), data, recorder)
+        result = _train(job, network.to(device), data, recorder, resume)
     except (CollapsedError, DivergedError, ProofError) as error:
         figures: dict[str, Any] = dict.fromkeys(FIGURES) | {"status": f"{FAILED}: {error}"}
         if keep is not None:
@@ -71,10 +73,12 @@ def run_job(
     return row | made | figures | {"seconds": round(time.perf_counter() - started, 2)}
 
 
-def _train(job: Job, network: nn.Module, data: DataSet, recorder: Recorder | None) -> Compression | Baseline:
+def _train(
+    job: Job, network: nn.Module, data: DataSet, recorder: Recorder | None, resume: Resume | None
+) -> Compression | Baseline:
     if isinstance(job.settings, Settings):
         torch.manual_seed(job.seed)
-        return compress(network, data, settings=job.settings, recorder=recorder)
+        return compress(network, data, settings=job.settings, recorder=recorder, resume=resume)
     if job.method == UNPRUNED:
         return baselines.train_dense(network, data, settings=job.settings, recorder=recorder)
     return baselines.run(job.algorithm, network, data, settings=job.settings, recorder=recorder)

@@ -22,6 +22,7 @@ from bayesprune.likelihoods import Classification
 from bayesprune.provenance import hardware, versions
 from bayesprune.reproduce.convergence.jobs import FIRST, NOISE, SEED, ConvergenceJob
 from bayesprune.reproduce.jobs import Job
+from bayesprune.reproduce.progress import Resume
 from bayesprune.reproduce.row_files import FAILED
 from bayesprune.runs.atomic import remove_temporary_files, write_atomically
 from bayesprune.runs.lock import FolderLock
@@ -53,8 +54,9 @@ class StartRunner:
         recorder: Recorder | None = None,
         bench: bool = False,
         keep: Path | None = None,
+        resume: Resume | None = None,
     ) -> dict[str, Any]:
-        """The row of a job; bench, keep: nothing is measured and no network is kept."""
+        """The row of a job; bench, keep, resume: nothing is measured, no network and no state is kept."""
         assert isinstance(job, ConvergenceJob)
         recorder = recorder or Silent()
         if self._warm is None:
