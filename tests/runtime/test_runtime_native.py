@@ -19,6 +19,7 @@ from bayesprune.runtime import UnsupportedError, native
 from bayesprune.runtime.lowering import lower
 from bayesprune.runtime.native import SETS, Program
 from bayesprune.runtime.panels import _pairs, _saved, even_panels, panels, parts
+from random_layers import convolutions, linear_layers, thinned
 
 SOURCE = Path(native.__file__).with_name("engine.c")
 needs_engine = pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
@@ -46,20 +47,6 @@ def check(network, x, **options):
     assert float((found - expected).abs().max()) <= 1e-5 * scale
 
 
-def thinned(network, density, generator):
-    """Random weights dead, and BatchNorms that do something."""
-    with torch.no_grad():
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                module.weight.mul_(torch.rand(module.weight.shape, generator=generator) < density)
-            if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
-                module.running_mean.copy_(0.1 * torch.randn(module.running_mean.shape, generator=generator))
-                module.running_var.copy_(0.5 + torch.rand(module.running_var.shape, generator=generator))
-                module.weight.copy_(0.5 + torch.rand(module.weight.shape, generator=generator))
-                module.bias.copy_(0.1 * torch.randn(module.bias.shape, generator=generator))
-    return network
-
-
 @needs_engine
 @pytest.mark.parametrize("instruction_set", ["best", "avx512", "avx2", "portable"])
 @pytest.mark.parametrize("name", ["mlp", "lenet5", "alexnet-small", "vgg11", "resnet20"])
@@ -78,68 +65,27 @@ def test_networks_give_what_torch_gives(name, instruction_set):
 @needs_engine
 @settings(max_examples=150, deadline=None)
 @given(
-    seed=st.integers(0, 2**31),
-    inputs=st.integers(1, 40),
-    outputs=st.integers(1, 40),
-    density=st.sampled_from([0.0, 0.02, 0.2, 0.7, 1.0]),
-    batch=st.sampled_from([1, 2, 15, 16, 17, 64, 100, 1000]),
-    clusters=st.booleans(),
+    case=linear_layers(),
     lanes=st.sampled_from([1, 16, 32, 64]),
     kind=st.sampled_from(instruction_sets() or ["best"]),
 )
-def test_any_linear_layer(seed, inputs, outputs, density, batch, clusters, lanes, kind):
-    generator = torch.Generator().manual_seed(seed)
-    layer = nn.Linear(inputs, outputs, bias=seed % 3 > 0)
-    mask = torch.rand(outputs, inputs, generator=generator) < density
-    if clusters:  # a rectangle anywhere, and nothing else
-        mask = torch.zeros(outputs, inputs, dtype=torch.bool)
-        row, column = seed % outputs, seed % inputs
-        mask[row : row + 1 + seed % 24, column : column + 1 + seed % 17] = True
-    with torch.no_grad():
-        layer.weight.mul_(mask)
-    x = torch.randn(batch, inputs, generator=generator)
-    check(nn.Sequential(layer), x, lanes=lanes, instruction_set=kind)
+def test_any_linear_layer(case, lanes, kind):
+    check(*case, lanes=lanes, instruction_set=kind)
 
 
 @needs_engine
 @settings(max_examples=150, deadline=None)
 @given(
-    seed=st.integers(0, 2**31),
-    channels=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
-    dilation=st.integers(1, 2),
-    size=st.tuples(st.integers(8, 37), st.integers(8, 37)),
-    after=st.sampled_from(["nothing", "relu", "norm relu", "pool", "relu pool", "norm relu pool", "pool relu"]),
-    grouped=st.booleans(),
-    batch=st.sampled_from([1, 3, 16, 21]),
-    density=st.sampled_from([0.0, 0.1, 1.0]),
+    case=convolutions(),
     near=st.sampled_from([native.NEAR, 6000, 1]),  # all channels together, some, one at a time
     lanes=st.sampled_from([1, 16, 32, 64]),
     kind=st.sampled_from(instruction_sets() or ["best"]),
 )
-def test_any_convolution(
-    seed, channels, kernel, stride, padding, dilation, size, after, grouped, batch, density, near, lanes, kind
-):
-    generator = torch.Generator().manual_seed(seed)
-    groups = channels[0] if grouped else 1
-    inputs, outputs = channels[0], channels[1] * groups
-    layers = [nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, groups)]
-    for word in after.split():
-        made = {"relu": nn.ReLU(), "norm": nn.BatchNorm2d(outputs), "pool": nn.MaxPool2d(2)}.get(word)
-        layers += [made] if made is not None else []
-    network = thinned(nn.Sequential(*layers), density, generator).eval()
-    x = torch.randn(batch, inputs, *size, generator=generator)
-    try:
-        with torch.no_grad():
-            network(x)
-    except RuntimeError:  # a kernel or a pool that is larger than the image
-        return
+def test_any_convolution(case, near, lanes, kind):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "NEAR", near)
         patch.setattr(native, "FEW_PRODUCTS", 9.0)
-        check(network, x, instruction_set=kind, lanes=lanes)
+        check(*case, instruction_set=kind, lanes=lanes)
 
 
 class Branches(nn.Module):
