@@ -132,3 +132,42 @@ def test_what_is_not_a_number_stays_so(tile):
     with torch.no_grad():
         found = GpuProgram(lower(network, (1, 6, 6)), 5, torch.device("cuda"), tiles=[tile] * 2)(x.cuda()).cpu()
         assert torch.equal(found.isnan(), network(x).isnan())
+
+
+class Program(GpuProgram):
+    """Without a GPU: tiles that `fails` names do, others take longer the higher they are."""
+
+    fails: tuple[Tile, ...] = ()
+    tried: list[Tile]
+
+    def _run(self, step, layer):
+        self.tried.append(layer.tile)
+        if layer.tile in self.fails:
+            raise Exception(f"at 3:5:\n    tl.arange(0, 9)\nno {layer.tile.height} here\n")  # like Triton's own
+
+    def _milliseconds(self, step, layer, least):
+        return float(layer.tile.height)
+
+
+def tried(monkeypatch, fails):
+    """Of two layers of 20 rows each: the program, and what it tried."""
+    monkeypatch.setattr(Program, "fails", tuple(fails))
+    monkeypatch.setattr(Program, "tried", [], raising=False)
+    network = nn.Sequential(nn.Linear(4, 20), nn.Linear(20, 20)).eval()
+    lowered = lower(network, (4,))
+    return Program(lowered, 2, torch.device("cpu")), tiles_for(lowered.steps[0].matrix != 0)
+
+
+def test_tiles_that_fail_are_left_out(monkeypatch):
+    program, tiles = tried(monkeypatch, [])
+    fastest = min(tiles, key=lambda tile: tile.height)
+    assert program.tiles == [fastest] * 2
+    program, _ = tried(monkeypatch, [fastest])
+    assert Program.tried == tiles * 2
+    assert fastest not in program.tiles
+    assert len(program.tiles) == 2
+
+
+def test_a_layer_whose_tiles_all_fail_is_unsupported(monkeypatch):
+    with pytest.raises(UnsupportedError, match=r"20 rows; Tile\(height=8.*: Exception: no 8 here; Tile\(height=16"):
+        tried(monkeypatch, [Tile(height, products) for height in (1, 2, 4, 8, 16, 32) for products in (False, True)])

@@ -134,14 +134,23 @@ class GpuProgram:
         return _Layer(tile, *(part.contiguous().to(self.device) for part in kept))
 
     def _fastest(self, step: Step) -> _Layer:
-        """The layer in the tile that takes least time on what is in the buffers."""
-        best, least = None, float("inf")
+        """The layer in the tile that takes least time on what is in the buffers; those that fail are left out.
+
+        Raises UnsupportedError where all do.
+        """
+        best, least, failures = None, float("inf"), []
         for tile in tiles_for(step.matrix != 0):
             layer = self._layer(step, tile)
-            self._run(step, layer)  # compiles
-            if (taken := self._milliseconds(step, layer, least)) < least:
+            try:
+                self._run(step, layer)  # compiles
+                taken = self._milliseconds(step, layer, least)
+            except Exception as error:  # Triton's, ptxas's, the C compiler's and the driver's have no class in common
+                failures.append(f"{tile}: {type(error).__name__}: {_last_line(error)}")
+                continue
+            if taken < least:
                 best, least = layer, taken
-        assert best is not None
+        if best is None:
+            raise UnsupportedError(f"no kernel runs a layer of {len(step.matrix)} rows; {'; '.join(failures)}")
         return best
 
     def _milliseconds(self, step: Step, layer: _Layer, least: float) -> float:
@@ -227,6 +236,11 @@ def tiles_for(live: Tensor) -> list[Tile]:
     few = sorted((height for height in FEW_ROWS if height < 2 * rows), key=cost)[:2]
     many = [height for height in MANY_ROWS if 2 * rows > height]
     return [Tile(height, False) for height in few] + [Tile(height, True) for height in many]
+
+
+def _last_line(error: Exception) -> str:
+    """What Triton's errors say after the code that they show."""
+    return str(error).strip().rpartition("\n")[2].strip()
 
 
 def _wide(buffer: Buffer) -> int:
