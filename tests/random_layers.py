@@ -1,8 +1,11 @@
-"""Random layers on which the engine is compared with torch, for hypothesis."""
+"""Random layers on which engine and kernels are compared with torch, for hypothesis."""
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
+
+from bayesprune.runtime.gpu import GpuProgram, Tile
+from bayesprune.runtime.lowering import lower
 
 Case = tuple[nn.Module, Tensor]  # a network in eval mode, and inputs
 Numbers = st.SearchStrategy[int]
@@ -10,6 +13,8 @@ SEEDS, FEATURES, CHANNELS, SIDES = (st.integers(*ends) for ends in ((0, 2**31), 
 BATCHES, FEW = st.sampled_from([1, 2, 15, 16, 17, 64, 100, 1000]), st.sampled_from([1, 3, 16, 21])
 PATTERNS = st.sampled_from(["scattered", "cluster", "empty rows", "single"])
 AFTER = st.sampled_from(["nothing", "relu", "norm relu", "pool", "relu pool", "norm relu pool", "pool relu"])
+INSTALL_TRITON = "try: pip install triton==3.9.0"  # whose interpreter works with NumPy 2.4
+TILES = [*(Tile(height, False) for height in (1, 2, 4, 8, 16)), Tile(16, True), Tile(32, True)]
 
 
 def linear_layers(features: Numbers = FEATURES, batches: Numbers = BATCHES) -> st.SearchStrategy[Case]:
@@ -112,3 +117,14 @@ def thinned(network, density, generator):
                 module.weight.copy_(0.5 + torch.rand(module.weight.shape, generator=generator))
                 module.bias.copy_(0.1 * torch.randn(module.bias.shape, generator=generator))
     return network
+
+
+def check_kernels(network: nn.Module, x: Tensor, device: str, tile: Tile | None = None) -> None:
+    """The Triton kernels, all layers in one tile or each in its fastest, say what torch says."""
+    with torch.no_grad():
+        expected = network(x).flatten(1)
+    lowered = lower(network, tuple(x.shape[1:]))
+    tiles = None if tile is None else [tile] * len(lowered.steps)
+    found = GpuProgram(lowered, len(x), torch.device(device), tiles=tiles)(x.to(device)).cpu()
+    assert found.shape == expected.shape
+    assert float((found - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))

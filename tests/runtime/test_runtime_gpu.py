@@ -124,9 +124,11 @@ def test_sums_of_padded_values_are_refused():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tile", [Tile(1, False), Tile(4, False), Tile(16, True)], ids=str)
-def test_what_is_not_a_number_stays_so(tile):
+@pytest.mark.parametrize("pool", [2, 3])
+def test_what_is_not_a_number_stays_so(pool, tile):
     """Through sums, maxima and ReLU, where no dead weight leaves it out."""
-    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)).eval()
+    last = nn.Linear(4 * (4 // pool) ** 2, 3)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(pool), nn.Flatten(), last).eval()
     x = torch.randn(5, 1, 6, 6)
     x[2, 0, 3, 3] = float("nan")
     with torch.no_grad():

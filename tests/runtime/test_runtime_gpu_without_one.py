@@ -4,10 +4,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="pip install triton to run this")
+
+TESTS = Path(__file__).parents[1]
 
 INTERPRETED = """
 import random, sys, torch
@@ -32,6 +35,24 @@ for tile in [*(Tile(height, False) for height in (1, 2, 4, 8, 16)), Tile(16, Tru
         found = GpuProgram(lower(network, shape), len(x), torch.device("cpu"), tiles=[tile] * 3)(x)
     off = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
     assert off <= 1e-5, (tile, shape, off)
+print("equal")
+"""
+
+POOLED = """
+import torch
+from torch import nn
+from bayesprune.runtime.gpu import Tile
+from random_layers import check_kernels, thinned
+
+tiles = Tile(1, False), Tile(4, False), Tile(16, False), Tile(16, True)
+generator = torch.Generator().manual_seed(0)
+# Windows that are powers of two and others, even and odd numbers of results, rows that none of them reads.
+for pool in (2, 3, 5, 8):
+    for padding, size in ((1, (11, 13)), (0, (19, 17))):
+        layers = nn.Conv2d(2, 5, 3, padding=padding), nn.ReLU(), nn.MaxPool2d(pool), nn.Conv2d(5, 17, 1), nn.Flatten()
+        network = thinned(nn.Sequential(*layers), 0.5, generator).eval()
+        for tile in tiles:
+            check_kernels(network, torch.randn(3, 2, *size, generator=generator), "cpu", tile)
 print("equal")
 """
 
@@ -60,8 +81,11 @@ def check(kernel, **constants):
 check(gpu_kernels.spread_kernel, VALUES=64, EXAMPLES=64)
 for height in (1, 4, 16):
     for pool, relu in ((1, False), (4, False), (1, True), (4, True)):
-        ptx = check(gpu_kernels.panels_kernel, HEIGHT=height, POOL=pool, RELU=relu, SITES=2, EXAMPLES=128)
+        ptx = check(gpu_kernels.panels_kernel, HEIGHT=height, POOL=pool, RELU=relu, HELD=pool, SITES=2, EXAMPLES=128)
         assert ("max.NaN" in ptx) == (pool > 1 or relu)
+    for pool in (9, 25, 64):
+        ptx = check(gpu_kernels.panels_kernel, HEIGHT=height, POOL=pool, RELU=False, HELD=1, SITES=2, EXAMPLES=128)
+        assert "max.NaN" in ptx
 for height in (16, 32):
     ptx = check(gpu_kernels.products_kernel, HEIGHT=height, POOL=4, RELU=True, DEPTH=16, EXAMPLES=128)
     assert "max.NaN" in ptx and "mma" in ptx
@@ -71,7 +95,9 @@ print("compiled")
 
 def run(code: str, *arguments: str, **environment: str) -> str:
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=600)
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.strip()
 
@@ -80,6 +106,11 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 @pytest.mark.parametrize("seed", range(3))
 def test_kernels_give_what_torch_gives_in_the_interpreter(seed: int) -> None:
     assert run(INTERPRETED, str(seed), TRITON_INTERPRET="1") == "equal"
+
+
+@needs_triton
+def test_windows_of_any_size_in_the_interpreter() -> None:
+    assert run(POOLED, TRITON_INTERPRET="1") == "equal"
 
 
 @needs_triton

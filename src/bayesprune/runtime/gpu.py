@@ -12,7 +12,8 @@ from bayesprune.runtime.lowered import Buffer, Lowered, Step, UnsupportedError, 
 from bayesprune.runtime.panels import even_panels
 
 BLOCK = 128  # examples of a program
-SUMS, MOST_SITES = 4096, 8  # a program of panels_kernel holds height * sites * pool * examples sums in registers
+SUMS, MOST_SITES = 4096, 8  # a program of panels_kernel holds height * sites * held * examples sums in registers
+HELD = (1, 4, 16)  # windows of a maximum whose sites are computed at once; those of others follow each other
 DEPTH = 16  # taps of a matrix product
 SPREAD = 64  # examples and values of a program of spread_kernel
 FEW_ROWS, MANY_ROWS = (1, 2, 4, 8, 16), (16, 32)
@@ -199,7 +200,8 @@ class GpuProgram:
         pool = step.pool * step.pool
         count = len(layer.places)
         block = min(BLOCK, triton.next_power_of_2(self.stride))
-        most = SUMS // (layer.tile.height * pool * block)
+        held = pool if pool in HELD else 1
+        most = SUMS // (layer.tile.height * held * block)
         sites = 1 if layer.tile.products else max(1, min(MOST_SITES, most, triton.next_power_of_2(count)))
         grid = (triton.cdiv(self.stride, block), triton.cdiv(count, sites), len(layer.panels))
         kernel = products_kernel if layer.tile.products else panels_kernel
@@ -219,7 +221,7 @@ class GpuProgram:
             POOL=pool,
             RELU=step.relu,
             EXAMPLES=block,
-            **({"DEPTH": DEPTH} if layer.tile.products else {"SITES": sites}),
+            **({"DEPTH": DEPTH} if layer.tile.products else {"SITES": sites, "HELD": held}),
         )
 
 

@@ -31,6 +31,24 @@ def spread_kernel(given, target, places, value_count, examples, stride, VALUES: 
     tl.store(writes, found.to(target.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def sums_at(
+    sites, first, last, source, taps, weights, biases, tap, count, stride, example, inside, HEIGHT: tl.constexpr
+):
+    """What the rows of a panel give at the sites `first`, those before `last`, (HEIGHT, sites, examples)."""
+    begin = tl.load(sites + first, mask=first < last, other=0)
+    reads = source + begin[:, None].to(tl.int64) * stride + example[None, :]
+    row = tl.arange(0, HEIGHT)
+    bias = tl.load(biases + tl.program_id(2) * HEIGHT + row)
+    total = tl.zeros((HEIGHT, first.shape[0], example.shape[0]), tl.float32) + bias[:, None, None]
+    for k in tl.range(0, count, loop_unroll_factor=4):
+        offset = tl.load(taps + tap + k).to(tl.int64)
+        factor = tl.load(weights + (tap + k) * HEIGHT + row)
+        value = tl.load(reads + offset * stride, mask=inside[None, :], other=0.0).to(tl.float32)
+        total += factor[:, None, None] * value[None, :, :]
+    return total
+
+
 @triton.jit(do_not_specialize=["site_count", "target_plane"])
 def panels_kernel(
     source,
@@ -47,31 +65,36 @@ def panels_kernel(
     HEIGHT: tl.constexpr,
     POOL: tl.constexpr,
     RELU: tl.constexpr,
+    HELD: tl.constexpr,
     SITES: tl.constexpr,
     EXAMPLES: tl.constexpr,
 ):
-    """A panel at SITES results, each the maximum over POOL sites, for EXAMPLES examples.  weights: by tap and row."""
+    """A panel at SITES results, each the maximum over POOL sites, for EXAMPLES examples.  weights: by tap and row.
+
+    HELD: how many of them are computed at once: POOL, where that is a power of two, or 1, one after another.
+    """
     example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
     inside = example < stride
     result = tl.program_id(1) * SITES + tl.arange(0, SITES)
-    first = tl.program_id(1) * SITES * POOL + tl.arange(0, SITES * POOL)
+    first = tl.program_id(1) * SITES * POOL + tl.arange(0, SITES * HELD) * (POOL // HELD)
     panel = panels + tl.program_id(2) * (2 + HEIGHT)
     tap = tl.load(panel)
     count = tl.load(panel + 1)
-    begin = tl.load(sites + first, mask=first < site_count * POOL, other=0)
-    reads = source + begin[:, None].to(tl.int64) * stride + example[None, :]
-    row = tl.arange(0, HEIGHT)
-    bias = tl.load(biases + tl.program_id(2) * HEIGHT + row)
-    total = tl.zeros((HEIGHT, SITES * POOL, EXAMPLES), tl.float32) + bias[:, None, None]
-    for k in tl.range(0, count, loop_unroll_factor=4):
-        offset = tl.load(taps + tap + k).to(tl.int64)
-        factor = tl.load(weights + (tap + k) * HEIGHT + row)
-        value = tl.load(reads + offset * stride, mask=inside[None, :], other=0.0).to(tl.float32)
-        total += factor[:, None, None] * value[None, :, :]
-    if POOL > 1:
+    last = site_count * POOL
+    if HELD == POOL:
+        total = sums_at(sites, first, last, source, taps, weights, biases, tap, count, stride, example, inside, HEIGHT)
+    else:
+        total = tl.full((HEIGHT, SITES, EXAMPLES), float("-inf"), tl.float32)
+        for site in range(POOL):
+            sums = sums_at(
+                sites + site, first, last, source, taps, weights, biases, tap, count, stride, example, inside, HEIGHT
+            )
+            total = larger(total, sums)
+    if HELD > 1:
         total = tl.reduce(tl.reshape(total, (HEIGHT, SITES, POOL, EXAMPLES)), 2, larger)
     if RELU:
         total = larger(total, 0.0)
+    row = tl.arange(0, HEIGHT)
     channel = tl.load(panel + 2 + row).to(tl.int64)
     place = tl.load(places + result, mask=result < site_count, other=0)
     address = channel[:, None, None] * target_plane + place[None, :, None]
