@@ -1,5 +1,7 @@
 """The Triton kernel against torch, on a GPU."""
 
+import importlib.util
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,12 @@ from bayesprune import models
 from bayesprune.runtime import UnsupportedError, compile
 from bayesprune.runtime.fused import fused
 from bayesprune.runtime.gpu import GpuProgram, Tile, tiles_for
+from bayesprune.runtime.lowered import Buffer, Lowered, View
 from bayesprune.runtime.lowering import lower
+from random_layers import INSTALL_TRITON, TILES, check_kernels
+
+MOST = 65535  # programs along the second and the third axis of a grid of CUDA
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason=f"needs Triton; {INSTALL_TRITON}")
 
 
 @pytest.mark.gpu
@@ -48,8 +55,16 @@ def test_every_way_on_a_gpu_gives_the_same(name):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("tile", [None, Tile(1, False), Tile(16, True)], ids=str)
+def test_large_images(tile):
+    """More sites than a grid has programs along its second axis, in and out."""
+    network = nn.Sequential(nn.Conv2d(5, 3, 3, padding=1), nn.ReLU()).eval()
+    check_kernels(network, torch.randn(2, 5, 1000, 900), "cuda", tile)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("examples", [1, 5, 300])
-@pytest.mark.parametrize("tile", [*(Tile(h, False) for h in (1, 2, 4, 8, 16)), Tile(16, True), Tile(32, True)], ids=str)
+@pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile_gives_what_torch_gives(tile, examples):
     """Borders, strides, pooling, rows that do not fill a panel, and a row without a weight."""
     generator = torch.Generator().manual_seed(1)
@@ -172,4 +187,51 @@ def test_tiles_that_fail_are_left_out(monkeypatch):
 
 def test_a_layer_whose_tiles_all_fail_is_unsupported(monkeypatch):
     with pytest.raises(UnsupportedError, match=r"20 rows; Tile\(height=8.*: Exception: no 8 here; Tile\(height=16"):
-        tried(monkeypatch, [Tile(height, products) for height in (1, 2, 4, 8, 16, 32) for products in (False, True)])
+        tried(monkeypatch, TILES)
+
+
+class Launches(list):
+    """In place of a kernel: the grids and arguments that it was given."""
+
+    def __getitem__(self, grid):
+        return lambda *given, **constants: self.append((grid, given, constants))
+
+
+@needs_triton
+@pytest.mark.parametrize(("tile", "size"), [(Tile(16, True), (256, 257)), (Tile(16, False), (520, 510))], ids=str)
+def test_no_grid_is_larger_than_cuda_has_it(tile, size, monkeypatch):
+    """Launches that share the sites of a large image: every one once, each piece aligned."""
+    from bayesprune.runtime import gpu_kernels
+
+    launches = Launches()
+    monkeypatch.setattr(gpu_kernels, "products_kernel" if tile.products else "panels_kernel", launches)
+    monkeypatch.setattr(gpu_kernels, "spread_kernel", Launches())
+    pool = nn.MaxPool2d(1 if tile.products else 2)
+    lowered = lower(nn.Sequential(nn.Conv2d(1, 1, 1), pool).eval(), (1, *size))
+    program = GpuProgram(lowered, 33, torch.device("cpu"), tiles=[tile])
+    program(torch.zeros(33, 1, *size))
+    places, sites = [], []
+    for grid, arguments, constants in launches:
+        count = arguments[8]
+        assert max(grid[1:]) <= MOST
+        assert grid[1] * constants.get("SITES", 1) >= count
+        assert arguments[6].data_ptr() % 16 == arguments[7].data_ptr() % 16 == 0
+        places.append(arguments[7][:count])
+        sites.append(arguments[6][: count * constants["POOL"]])
+    assert len(launches) > 1
+    assert torch.equal(torch.cat(places), program.layers[0].places)
+    assert torch.equal(torch.cat(sites), program.layers[0].sites)
+
+
+@needs_triton
+def test_the_grid_of_large_inputs_is_no_larger_either(monkeypatch):
+    from bayesprune.runtime import gpu_kernels
+
+    launches = Launches()
+    monkeypatch.setattr(gpu_kernels, "spread_kernel", launches)
+    image = Buffer(1, 2048, 2049)
+    program = GpuProgram(Lowered([image], [], 0, View(0, 1, 2048, 2049)), 1, torch.device("cpu"))
+    program(torch.zeros(1, 1, 2048, 2049))
+    [(grid, _, constants)] = launches
+    assert max(grid[1:]) <= MOST
+    assert grid[1] * grid[2] * constants["VALUES"] >= 2048 * 2049

@@ -41,17 +41,18 @@ print("equal")
 POOLED = """
 import torch
 from torch import nn
+from bayesprune.runtime import gpu
 from bayesprune.runtime.gpu import Tile
 from random_layers import check_kernels, thinned
 
-tiles = Tile(1, False), Tile(4, False), Tile(16, False), Tile(16, True)
+tiles = (Tile(1, False), 65520), (Tile(4, False), 4), (Tile(16, False), 4), (Tile(16, True), 4)
 generator = torch.Generator().manual_seed(0)
 # Windows that are powers of two and others, even and odd numbers of results, rows that none of them reads.
 for pool in (2, 3, 5, 8):
     for padding, size in ((1, (11, 13)), (0, (19, 17))):
         layers = nn.Conv2d(2, 5, 3, padding=padding), nn.ReLU(), nn.MaxPool2d(pool), nn.Conv2d(5, 17, 1), nn.Flatten()
         network = thinned(nn.Sequential(*layers), 0.5, generator).eval()
-        for tile in tiles:
+        for tile, gpu.MOST_PROGRAMS in tiles:  # in one launch, in pieces
             check_kernels(network, torch.randn(3, 2, *size, generator=generator), "cpu", tile)
 print("equal")
 """

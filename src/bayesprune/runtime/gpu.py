@@ -14,6 +14,7 @@ from bayesprune.runtime.panels import even_panels
 BLOCK = 128  # examples of a program
 SUMS, MOST_SITES = 4096, 8  # a program of panels_kernel holds height * sites * held * examples sums in registers
 HELD = (1, 4, 16)  # windows of a maximum whose sites are computed at once; those of others follow each other
+MOST_PROGRAMS = 65520  # along an axis of a grid: CUDA has 65535, and pieces of a multiple of 16 stay aligned
 DEPTH = 16  # taps of a matrix product
 SPREAD = 64  # examples and values of a program of spread_kernel
 FEW_ROWS, MANY_ROWS = (1, 2, 4, 8, 16), (16, 32)
@@ -188,7 +189,8 @@ class GpuProgram:
         from bayesprune.runtime.gpu_kernels import spread_kernel
 
         values = x.shape[1]
-        grid = (triton.cdiv(self.examples, SPREAD), triton.cdiv(values, SPREAD))
+        blocks = triton.cdiv(values, SPREAD)
+        grid = (triton.cdiv(self.examples, SPREAD), min(blocks, MOST_PROGRAMS), triton.cdiv(blocks, MOST_PROGRAMS))
         target = self.buffers[self.lowered.input]
         spread_kernel[grid](x, target, self._places, values, self.examples, self.stride, VALUES=SPREAD, EXAMPLES=SPREAD)
 
@@ -203,26 +205,28 @@ class GpuProgram:
         held = pool if pool in HELD else 1
         most = SUMS // (layer.tile.height * held * block)
         sites = 1 if layer.tile.products else max(1, min(MOST_SITES, most, triton.next_power_of_2(count)))
-        grid = (triton.cdiv(self.stride, block), triton.cdiv(count, sites), len(layer.panels))
         kernel = products_kernel if layer.tile.products else panels_kernel
-        kernel[grid](
-            self.buffers[step.source],
-            self.buffers[step.target],
-            layer.taps,
-            layer.weights,
-            layer.biases,
-            layer.panels,
-            layer.sites,
-            layer.places,
-            count,
-            _plane(self.shapes[step.target]),
-            self.stride,
-            HEIGHT=layer.tile.height,
-            POOL=pool,
-            RELU=step.relu,
-            EXAMPLES=block,
-            **({"DEPTH": DEPTH} if layer.tile.products else {"SITES": sites, "HELD": held}),
-        )
+        piece = MOST_PROGRAMS * sites
+        for first in range(0, count, piece):
+            some = min(piece, count - first)
+            kernel[triton.cdiv(self.stride, block), triton.cdiv(some, sites), len(layer.panels)](
+                self.buffers[step.source],
+                self.buffers[step.target],
+                layer.taps,
+                layer.weights,
+                layer.biases,
+                layer.panels,
+                layer.sites[first * pool :],
+                layer.places[first:],
+                some,
+                _plane(self.shapes[step.target]),
+                self.stride,
+                HEIGHT=layer.tile.height,
+                POOL=pool,
+                RELU=step.relu,
+                EXAMPLES=block,
+                **({"DEPTH": DEPTH} if layer.tile.products else {"SITES": sites, "HELD": held}),
+            )
 
 
 def tiles_for(live: Tensor) -> list[Tile]:

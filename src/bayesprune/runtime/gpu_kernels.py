@@ -20,9 +20,12 @@ def larger(a, b):
 
 @triton.jit(do_not_specialize=["value_count", "examples"])
 def spread_kernel(given, target, places, value_count, examples, stride, VALUES: tl.constexpr, EXAMPLES: tl.constexpr):
-    """Write inputs (examples, value_count) into a buffer.  places: (value_count,) where a value is written."""
+    """Write inputs (examples, value_count) into a buffer.  places: (value_count,) where a value is written.
+
+    Blocks of values lie along two axes of the grid, as one would be too short for large images.
+    """
     example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
-    value = tl.program_id(1) * VALUES + tl.arange(0, VALUES)
+    value = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * VALUES + tl.arange(0, VALUES)
     inside = (example < examples)[:, None] & (value < value_count)[None, :]
     reads = given + example[:, None].to(tl.int64) * value_count + value[None, :]
     found = tl.load(reads, mask=inside, other=0.0)
