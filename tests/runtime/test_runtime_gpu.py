@@ -4,6 +4,8 @@ import importlib.util
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from bayesprune import models
@@ -12,9 +14,10 @@ from bayesprune.runtime.fused import fused
 from bayesprune.runtime.gpu import GpuProgram, Tile, tiles_for
 from bayesprune.runtime.lowered import Buffer, Lowered, View
 from bayesprune.runtime.lowering import lower
-from random_layers import INSTALL_TRITON, TILES, check_kernels
+from random_layers import INSTALL_TRITON, TILES, check_kernels, convolutions, linear_layers
 
 MOST = 65535  # programs along the second and the third axis of a grid of CUDA
+any_tile = st.sampled_from([None, *TILES])
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason=f"needs Triton; {INSTALL_TRITON}")
 
 
@@ -52,6 +55,26 @@ def test_every_way_on_a_gpu_gives_the_same(name):
             for way in fast._ways(x) if size == 64 else []:
                 assert float((fast._way(way)(x) - expected).abs().max()) <= 2e-3 * scale  # torch may use TF32
             assert float((fast(x) - expected).abs().max()) <= 2e-3 * scale
+
+
+@pytest.mark.gpu
+@settings(max_examples=60, deadline=None)
+@given(
+    case=linear_layers(st.sampled_from([1, 3, 17, 130, 500]), st.sampled_from([1, 2, 17, 100, 1000])),
+    tile=any_tile,
+)
+def test_any_linear_layer(case, tile):
+    check_kernels(*case, "cuda", tile)
+
+
+@pytest.mark.gpu
+@settings(max_examples=60, deadline=None)  # of few sizes: others are other kernels to compile
+@given(
+    case=convolutions(st.sampled_from([1, 3, 8]), st.sampled_from([9, 16, 31]), st.sampled_from([1, 21, 1000])),
+    tile=any_tile,
+)
+def test_any_convolution(case, tile):
+    check_kernels(*case, "cuda", tile)
 
 
 @pytest.mark.gpu

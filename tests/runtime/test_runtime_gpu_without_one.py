@@ -74,6 +74,23 @@ for pool in (2, 3, 5, 8):
 print("equal")
 """
 
+DRAWN = """
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_layers import TILES, check_kernels, convolutions, linear_layers
+
+linear = linear_layers(st.sampled_from([1, 3, 17, 40]), st.sampled_from([1, 2, 17, 1000]))
+convolution = convolutions(st.integers(1, 3), st.integers(8, 13), st.sampled_from([1, 5, 130]))
+for cases in (linear, convolution):
+    @settings(max_examples=30, deadline=None, database=None)
+    @given(case=cases, tile=st.sampled_from(TILES))
+    def check(case, tile):
+        check_kernels(*case, "cpu", tile)
+
+    check()
+print("equal")
+"""
+
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
@@ -141,7 +158,7 @@ def test_kernels_give_what_torch_gives_in_the_interpreter(seed: int) -> None:
 
 @needs_triton
 @pytest.mark.usefixtures("interpreter")
-@pytest.mark.parametrize("code", [POOLED], ids=["pools and pieces"])
+@pytest.mark.parametrize("code", [POOLED, DRAWN], ids=["pools and pieces", "random layers"])
 def test_more_layers_in_the_interpreter(code: str) -> None:
     assert run(code, TRITON_INTERPRET="1") == "equal"
 
