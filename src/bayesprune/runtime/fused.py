@@ -12,6 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from bayesprune.runtime.lowered import UnsupportedError
 from bayesprune.runtime.proving import inputs, says_the_same
 from bayesprune.runtime.widths import filled_up
+from bayesprune.structure import traced_module
 
 ALIGNED = 4  # channels of 16 bytes: for others cuDNN's Conv with ReLU can be far slower than one after the other
 
@@ -35,7 +36,7 @@ def fused(network: nn.Module, example_shape: tuple[int, ...], multiple: int = 1)
 
 def _fused(network: nn.Module, example_shape: tuple[int, ...], multiple: int) -> nn.Module:
     exact = copy.deepcopy(network).eval().double()  # so that folding does not round, and both can be compared
-    joined = fx.symbolic_trace(filled_up(exact, example_shape, multiple) if multiple > 1 else exact)
+    joined = traced_module(filled_up(exact, example_shape, multiple) if multiple > 1 else exact)
     for join in (_folded, _with_relu):
         _join(joined, join)
     twin: nn.Module = joined.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

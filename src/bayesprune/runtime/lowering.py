@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from bayesprune.runtime.lowered import Buffer, Kind, Lowered, Step, UnsupportedError, View, compute, view_size
 from bayesprune.runtime.proving import inputs, says_the_same
+from bayesprune.structure import traced_module
 
 PASSES_ON = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -67,7 +68,7 @@ def lower(network: nn.Module, example_shape: tuple[int, ...]) -> Lowered:
 def _lower(network: nn.Module, example_shape: tuple[int, ...]) -> Lowered:
     _check_plain(network)
     exact = copy.deepcopy(network).cpu().eval().double()
-    traced = fx.symbolic_trace(nn.Sequential(exact))  # around it, so that a single layer is one, too
+    traced = traced_module(nn.Sequential(exact))  # around it, so that a single layer is one, too
     lowered = _Lowering(traced, example_shape).run()
     _prove(exact, lowered, example_shape)
     return lowered

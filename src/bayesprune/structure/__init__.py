@@ -9,6 +9,7 @@ A *unit* is a neuron or channel: one id per set of channels that can only be rem
 
 from bayesprune.structure.closing import close, live_units
 from bayesprune.structure.counting import macs, to_weights, unit_costs, unit_sizes, unit_sums, weights, widths
+from bayesprune.structure.one_thread import traced_module
 from bayesprune.structure.tracing import trace, trace_graph
 from bayesprune.structure.units import Layer, Resize, Slot, Structure
 
@@ -23,6 +24,7 @@ __all__ = [
     "to_weights",
     "trace",
     "trace_graph",
+    "traced_module",
     "unit_costs",
     "unit_sizes",
     "unit_sums",

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from bayesprune.structure import operations as ops
 from bayesprune.structure.ledger import Ledger, Made
+from bayesprune.structure.one_thread import OneThread
 from bayesprune.structure.operations import Prunable, Transposed
 from bayesprune.structure.propagation import Propagation
 from bayesprune.structure.units import Structure
@@ -65,7 +66,7 @@ def trace_graph(model: nn.Module, inputs: int = 1) -> fx.Graph:
     return _Leaves().trace(model, concrete_args=defaults or None)
 
 
-class _Leaves(fx.Tracer):
+class _Leaves(OneThread):
     """Descend to the modules whose effect on units is known, whoever wrote the ones around them."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
