@@ -145,6 +145,16 @@ def test_examples_do_not_see_those_before_them(lanes):
 
 
 @needs_engine
+def test_threads_without_a_block_get_no_memory():
+    program = Program(lower(nn.Linear(8, 3).eval(), (8,)), 16)
+    tables = program.bytes
+    program(torch.randn(16, 8), 64)
+    assert 0 < program.bytes - tables < 2 * program._bytes
+    program(torch.randn(17, 8), 64)
+    assert 2 * program._bytes <= program.bytes - tables < 3 * program._bytes
+
+
+@needs_engine
 @pytest.mark.parametrize(
     ("network", "shape", "words"),
     [

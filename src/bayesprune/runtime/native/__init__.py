@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesprune.runtime.lowered import Buffer, Lowered, Step, borders, view_size
+from bayesprune.runtime.lowered import Buffer, Lowered, Step, UnsupportedError, borders, view_size
 from bayesprune.runtime.panels import MOST_ROWS, Panel, Parts, parts
 
 LIBRARY = Path(__file__).with_name("engine.so")
@@ -19,6 +19,7 @@ VERSION = 3  # of engine.h
 SETS = {"best": 0, "avx512": 1, "avx2": 2, "portable": 3}
 WIDTHS = {1: 16, 2: 8, 3: 4}  # floats of a vector, by instruction set
 ENOUGH_VECTORS = 16  # as in engine.c
+MOST_BYTES = 512 << 20  # that a thread may work in
 # Where a load is for few products, panels come in parts: input that all of them read, and that stays in the nearest
 # cache meanwhile.
 NEAR = 28 * 1024  # bytes of input
@@ -52,6 +53,7 @@ class Program:
 
     lanes: examples that are computed side by side, a multiple of 16; or 1, where neighbouring results of one example
     are.
+    Raises UnsupportedError where a thread would need more than MOST_BYTES.
     """
 
     def __init__(self, lowered: Lowered, lanes: int = 64, instruction_set: str = "best") -> None:
@@ -98,6 +100,11 @@ class Program:
         self._program = _Program(*counts, *pointers, lowered.input, lowered.output.buffer)
 
         self._bytes = int(engine.space_bytes(ctypes.byref(self._program), self._set))
+        if self._bytes > MOST_BYTES:
+            raise UnsupportedError(
+                f"{lanes} lanes need {self._bytes >> 20} MiB for every thread, more than {MOST_BYTES >> 20}; take fewer"
+            )
+        self._lanes = lanes
         self._spaces: list[tuple[int, Tensor]] = []  # for how many threads; those that no call is using
 
     @property
@@ -110,6 +117,7 @@ class Program:
         engine = library()
         assert engine is not None
         result = torch.empty(len(x), self.outputs, dtype=torch.float32)
+        threads = max(1, min(threads, -(-len(x) // self._lanes)))  # others would find nothing to do
         try:
             room, space = self._spaces.pop()
         except IndexError:
