@@ -6,28 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from runtime_networks import images, small_network
 from torch import nn
 from torch.nn.utils import prune
 
-from bayesprune import models
-from bayesprune.runtime import Compiled, compile, compiled, native
+from bayesprune.runtime import Compiled, UnsupportedError, compile, compiled, fastest_native, native
 from bayesprune.runtime.fused import fused
 
 needs_engine = pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
-
-
-def small_network():
-    network = models.create("lenet5", (1, 28, 28), 10, generator=torch.Generator().manual_seed(0)).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                module.weight.mul_(torch.rand(module.weight.shape, generator=generator) < 0.05)
-    return network
-
-
-def images(count):
-    return torch.randn(count, 1, 28, 28, generator=torch.Generator().manual_seed(2))
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
@@ -52,9 +38,9 @@ def test_the_fastest_way_is_chosen_and_remembered(monkeypatch):
 
     names = ["torch", "torch, channels last", "native, 16 lanes", "native, 32 lanes", "native, 64 lanes"]
     monkeypatch.setattr(compiled, "_seconds", seconds)
-    fast, x = compile(small_network(), images(1)), images(50)
+    fast, x = compile(small_network(), images(1)), images(61)
     fast(x)
-    fast(images(64))  # the same power of two
+    fast(images(64))  # the same eighth of a power of two
     assert asked == names
     (choice,) = fast._choices.values()
     assert choice.way == "native, 32 lanes"
@@ -63,7 +49,87 @@ def test_the_fastest_way_is_chosen_and_remembered(monkeypatch):
     times |= {"native, 16 lanes": 1.99, "native, 32 lanes": 1.99}  # within the noise of torch
     asked.clear()
     fast(images(65))
-    assert fast._choices[128, threads].way == "torch, channels last"
+    assert fast._choices[72, threads].way == "torch, channels last"
+
+
+@needs_engine
+def test_a_choice_serves_sizes_that_are_nearly_the_same():
+    """33 examples in 64 lanes are far from 64 of them."""
+    sizes = range(1, 1025)
+    groups = {largest: [size for size in sizes if compiled.rounded_up(size) == largest] for largest in sizes}
+    groups = {largest: members for largest, members in groups.items() if members}
+    assert all(members[-1] == largest <= 1.125 * members[0] for largest, members in groups.items())
+    assert len(groups) == 16 + 6 * 8
+    fast = compile(small_network(), images(1))
+    for size in (64, 33, 36, 63):
+        fast(images(size))
+    assert [size for size, _ in fast._choices] == [64, 36]
+
+
+@needs_engine
+def test_ways_that_fail_are_left_out_and_named(monkeypatch):
+    class CompilationError(Exception):
+        """As Triton's: no RuntimeError."""
+
+    def fail(self, x, lanes):
+        raise CompilationError("no such instruction")
+
+    monkeypatch.setattr(Compiled, "_native", fail)
+    fast, x = compile(small_network(), images(1)), images(5)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), small_network()(x), rtol=1e-5, atol=1e-5)
+    (choice,) = fast.explain()["choices"].values()
+    assert choice["left_out"] == dict.fromkeys(
+        ["native, 1 lane", "native, 16 lanes"], "CompilationError: no such instruction"
+    )
+
+
+def test_an_error_of_the_network_itself_is_not_hidden():
+    class Failing(nn.Module):
+        def forward(self, x):
+            raise KeyError("its own")
+
+    with pytest.raises(KeyError, match="its own"):
+        compile(Failing(), images(1))(images(2))
+
+
+@needs_engine
+def test_what_was_not_chosen_holds_no_memory(monkeypatch):
+    ways = iter(["native, 16 lanes", "torch", "torch, channels last"])
+
+    def seconds(measured, x):
+        best = next(ways)
+        return {name: 1.0 if name == best else 2.0 for name in measured}
+
+    monkeypatch.setattr(compiled, "_seconds", seconds)
+    fast = compile(small_network(), images(1))
+    held = []
+    for size in (3, 50, 100):
+        fast(images(size))
+        held.append((list(fast._programs), fast._channels_last is not None))
+    assert held == [([16], False), ([16], False), ([16], True)]
+
+
+@needs_engine
+def test_lanes_that_need_too_much_memory_are_left_out(monkeypatch):
+    fast, x = compile(small_network(), images(1)), images(50)
+    needed = {lanes: native.Program(fast._lowered, lanes)._bytes for lanes in compiled.LANES}
+    monkeypatch.setattr(native, "MOST_BYTES", needed[16])
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), small_network()(x), rtol=1e-5, atol=1e-5)
+    (choice,) = fast.explain()["choices"].values()
+    assert set(choice["left_out"]) == {"native, 32 lanes", "native, 64 lanes"}
+    assert "MiB for every thread" in choice["left_out"]["native, 64 lanes"]
+    assert fastest_native(small_network(), x)._way == "native, 16 lanes"
+    monkeypatch.setattr(native, "MOST_BYTES", 1)
+    with pytest.raises(UnsupportedError, match="MiB for every thread"):
+        fastest_native(small_network(), x)
+
+
+@needs_engine
+def test_the_fastest_program_is_the_only_one_that_is_kept():
+    run = fastest_native(small_network(), images(64))
+    assert [f"native, {lanes} lanes" for lanes in run._compiled._programs] == [run._way]
 
 
 def test_ways_take_turns_until_they_cannot_win(monkeypatch):

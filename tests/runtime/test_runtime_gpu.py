@@ -1,5 +1,6 @@
 """The Triton kernel against torch, on a GPU."""
 
+import contextlib
 import importlib.util
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bayesprune import models
-from bayesprune.runtime import UnsupportedError, compile
+from bayesprune.runtime import Choice, Compiled, UnsupportedError, compile, compiled, gpu
 from bayesprune.runtime.fused import fused
 from bayesprune.runtime.gpu import GpuProgram, Tile, tiles_for
 from bayesprune.runtime.lowered import Buffer, Lowered, View
@@ -258,3 +259,98 @@ def test_the_grid_of_large_inputs_is_no_larger_either(monkeypatch):
     [(grid, _, constants)] = launches
     assert max(grid[1:]) <= MOST
     assert grid[1] * grid[2] * constants["VALUES"] >= 2048 * 2049
+
+
+class OnGpu:
+    """What `Compiled` asks of a batch before it runs it; there need not be a GPU."""
+
+    is_cuda, device = True, torch.device("cuda", 1)
+
+    def __init__(self, size, ndim=4):
+        self.size, self.ndim = size, ndim
+
+    def __len__(self):
+        return self.size
+
+
+def linear(monkeypatch, way="triton, graph"):
+    def measure(self, x, with_graphs=True):
+        return Choice(way if with_graphs else "torch", {})
+
+    monkeypatch.setattr(Compiled, "_measure", measure)
+    monkeypatch.setattr(compiled, "_wait", lambda x: None)
+    return compile(nn.Linear(4, 3).eval(), torch.zeros(1, 4))
+
+
+def test_sizes_for_which_there_is_no_graph_share_measurements_of_torch(monkeypatch):
+    fast = linear(monkeypatch)
+    assert [fast._choose(OnGpu(size)).way for size in range(1, 9)] == ["triton, graph"] * 8
+    assert {fast._choose(OnGpu(size)).way for size in range(9, 400)} == {"torch"}
+    assert len(fast._choices) == 8 + 8 + 5 * 8 - 3  # 9 to 16 one by one, and to 400 by eighths
+    assert fast._ways(OnGpu(9), with_graphs=False) == ["torch", "torch, channels last"]
+    assert set(fast._ways(OnGpu(9))) >= {"torch", "torch, channels last", "torch, graph"}
+    names = fast.explain()["choices"]
+    assert names["batch 8 on the GPU"]["way"] == "triton, graph"
+    assert names["batch up to 18 on the GPU, without a graph"]["way"] == "torch"
+
+
+def test_a_size_that_is_no_longer_used_gives_its_graph_up(monkeypatch):
+    monkeypatch.setattr(compiled, "IDLE", 100)
+    fast = linear(monkeypatch)
+    for size in range(1, 9):
+        fast._choose(OnGpu(size))
+        fast._captured["triton, graph", size] = object()
+    for _ in range(5):
+        assert fast._choose(OnGpu(300)).way == "torch"
+    for _ in range(20):
+        for size in (1, 2, 4, 5, 6, 7, 8):  # all but 3
+            fast._choose(OnGpu(size))
+    assert fast._choose(OnGpu(300)).way == "triton, graph"
+    assert {size for _, size in fast._captured} == {1, 2, 4, 5, 6, 7, 8}
+    assert fast._choose(OnGpu(3)).way == "torch"  # its turn will come
+    assert len(fast._used) == 8
+
+
+def test_programs_are_made_as_ordinary_tensors_on_the_device_of_the_batch(monkeypatch):
+    seen = []
+
+    class Program:
+        def __init__(self, lowered, examples, device):
+            seen.append((examples, device, torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+
+    @contextlib.contextmanager
+    def device(chosen):
+        seen.append(chosen)
+        yield
+        seen.append("left")
+
+    monkeypatch.setattr(gpu, "GpuProgram", Program)
+    monkeypatch.setattr(torch.cuda, "device", device)
+    fast = linear(monkeypatch)
+    with torch.inference_mode():
+        fast._to_capture("triton, graph", OnGpu(5))
+    assert seen == [OnGpu.device, (5, OnGpu.device, False, False), "left"]
+
+
+class Skip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        y = self.first(x).relu()
+        return (self.second(y) + y).relu()
+
+
+@pytest.mark.gpu
+def test_a_first_call_in_inference_mode_loses_no_way():
+    """The sum is written into memory that was made before the capture."""
+    network, x = Skip().eval().cuda(), torch.randn(5, 2, 6, 6, device="cuda")
+    with torch.inference_mode():
+        fast = compile(network, x)
+        fast(x)
+        (choice,) = fast.explain()["choices"].values()
+        assert choice["left_out"] == {}
+        for way in choice["seconds"]:
+            torch.testing.assert_close(fast._way(way)(x), network(x), rtol=2e-3, atol=2e-3)  # torch may use TF32
+    torch.testing.assert_close(fast(x), network(x).detach(), rtol=2e-3, atol=2e-3)

@@ -1,12 +1,29 @@
 """A computation on a GPU as one CUDA graph."""
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 WARM_UP = 3  # libraries allocate, choose and compile their kernels outside the graph
+
+_CAPTURING = threading.RLock()  # what another thread captures must not be disturbed
+
+
+@contextlib.contextmanager
+def ordinary_tensors(device: torch.device) -> Iterator[None]:
+    """What is made inside is on this device and can be written to later.
+
+    Tensors that are made in inference mode could not be written to outside of it.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+        yield
 
 
 class Captured:
@@ -15,8 +32,7 @@ class Captured:
     def __init__(self, run: Callable[[Tensor], Tensor], x: Tensor) -> None:
         self._run = run  # its tensors are read by the graph
         self._lock, self._done = threading.Lock(), torch.cuda.Event()
-        # Ordinary tensors: those made in inference mode could not be written to outside of it.
-        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(x.device):
+        with _CAPTURING, ordinary_tensors(x.device):
             self._x = torch.empty_like(x).copy_(x)
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
