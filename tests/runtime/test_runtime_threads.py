@@ -77,6 +77,28 @@ def test_a_chosen_size_waits_for_no_measurement(monkeypatch):
     other.join()
 
 
+@needs_engine
+def test_changed_weights_are_prepared_once(monkeypatch):
+    monkeypatch.setattr(Compiled, "_measure", always("native, 16 lanes"))
+    fast, x = compiled_small_network(), images(8)
+    fast(x)
+    with torch.no_grad():
+        for parameter in fast.parameters():
+            parameter.mul_(-0.5)
+        expected = fast.network(x)
+    prepared, original = [], Compiled._prepare
+
+    def prepare(self):
+        prepared.append(1)
+        original(self)
+
+    monkeypatch.setattr(Compiled, "_prepare", prepare)
+    for _ in range(2):
+        for answer in at_once(lambda: fast(x)):
+            torch.testing.assert_close(answer, expected, rtol=1e-5, atol=1e-5)
+    assert prepared == [1]
+
+
 def test_several_threads_compile_at_once():
     x = images(3)
     with torch.no_grad():

@@ -22,6 +22,7 @@ from bayesprune.runtime.capture import Captured, ordinary_tensors
 from bayesprune.runtime.fused import fused
 from bayesprune.runtime.lowered import Lowered, UnsupportedError
 from bayesprune.runtime.lowering import lower
+from bayesprune.runtime.weights import Weights
 
 TORCH, CHANNELS_LAST = "torch", "torch, channels last"
 ALONE = 1  # lanes of a single example
@@ -64,7 +65,8 @@ def compile(network: nn.Module, example: Tensor) -> "Compiled":
     Other threads may run networks meanwhile, unless torch.compile made them: those refuse while torch.fx reads another.
     """
     try:
-        twin = copy.deepcopy(network).eval()
+        with torch.inference_mode(False):  # torch counts no changes of tensors that are made in it
+            twin = copy.deepcopy(network).eval()
     except RuntimeError as error:
         raise ValueError(
             f"{type(network).__name__} cannot be copied: {error}; after torch.nn.utils.prune make its masks part of "
@@ -100,6 +102,7 @@ class Compiled(nn.Module):
     def _prepare(self, lowered: Lowered | UnsupportedError | None = None) -> None:
         """Everything that depends on the weights."""
         with self._lock, torch.inference_mode(False):
+            weights = Weights(self)
             self._lowered = _lowered(self.network, self.example_shape) if lowered is None else lowered
             self._fused = self._joined()  # by the multiple of its widths; no parts of this module
             self._programs: dict[int, native.Program] = {}
@@ -113,13 +116,16 @@ class Compiled(nn.Module):
             elif native.library() is None and next(self.network.parameters(), torch.empty(0)).device.type == "cpu":
                 self.reason = "the native engine is not built; install a C compiler and reinstall bayesprune"
                 warnings.warn(f"{self.reason}; running in torch", stacklevel=4)
+            self._new_weights: Weights | None = None
+            self._weights = weights  # last: until then other threads see that it is not up to date
 
     def train(self, mode: bool = True) -> Self:
         """Eval mode, whatever is asked for: the ways that were measured are those of eval mode."""
         return super().train(False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        with torch.inference_mode(False):  # as in `compile`
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._prepare()
         return self
 
@@ -139,6 +145,8 @@ class Compiled(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Compiled":
         network = copy.deepcopy(self.network, memo)
+        if not self._weights.are_the_same():
+            return Compiled(network, self.example_shape, fuse=self._fuse)
         twin = Compiled(network, self.example_shape, lowered=self._lowered, fuse=self._fuse)
         twin._choices, twin._used = dict(self._choices), dict(self._used)
         return twin
@@ -153,7 +161,7 @@ class Compiled(nn.Module):
             self.network.eval()
         if _is_special(x) or not self._fits(x) or torch.is_autocast_enabled(x.device.type):
             return self._in_torch(x)
-        return self._way(self._choose(x).way)(x)
+        return self._way(self._choose(x).way)(x) if self._is_up_to_date() else self._in_torch(x)
 
     def _in_torch(self, x: Tensor) -> Tensor:
         result: Tensor = self.network(x)
@@ -162,6 +170,24 @@ class Compiled(nn.Module):
     def _fits(self, x: Tensor) -> bool:
         usual = x.dtype == torch.float32 and tuple(x.shape[1:]) == self.example_shape and len(x) > 0
         return usual and (x.is_cuda or (self.reason is None and x.device.type == "cpu"))
+
+    def _is_up_to_date(self) -> bool:
+        """Whether all was made of the weights that are there; for new ones it is made again at their second call.
+
+        At the first the network runs in torch: torch.func.functional_call brings weights for one call.
+        """
+        if self._weights.are_the_same():
+            if self._new_weights is not None:  # a module is slow to set what it holds
+                self._new_weights = None
+            return True
+        seen = self._new_weights
+        if seen is None or not seen.are_the_same():
+            self._new_weights = Weights(self)
+            return False
+        with self._lock:
+            if not self._weights.are_the_same():
+                self._prepare()
+        return True
 
     def _choose(self, x: Tensor) -> Choice:
         key = self._key(x)
