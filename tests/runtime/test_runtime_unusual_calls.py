@@ -5,6 +5,8 @@ import torch
 from runtime_networks import always, compiled_small_network, expect_the_same, images, small_network
 from torch import nn
 
+import bayesprune
+from bayesprune.artefact import ArtefactError
 from bayesprune.runtime import Compiled, compile, native
 
 needs_engine = pytest.mark.skipif(native.library() is None, reason="the native engine is not built: no C compiler")
@@ -91,3 +93,13 @@ def test_a_network_that_is_set_to_training_mode_is_set_back(fast):
     fast.network.train()
     expect_the_same(fast, small_network(), images(4))
     assert not any(module.training for module in fast.modules())
+
+
+def test_files_are_for_the_network_itself(fast, tmp_path):
+    path = tmp_path / "small.safetensors"
+    for network in (fast, nn.Sequential(fast)):
+        with pytest.raises(ArtefactError, match=r"save its \.network instead"):
+            bayesprune.save(path, network)
+    assert not path.exists()
+    bayesprune.save(path, fast.network)
+    expect_the_same(compile(bayesprune.load(path), images(1)), small_network(), images(4))

@@ -187,6 +187,7 @@ def _content(
 ) -> tuple[list[Buffer], str]:
     """The content of the file, in pieces, and why it has no architecture, where it has none."""
     _check_storage(storage, values)
+    _check_is_for_files(network)
     try:
         described = describe(network, _inputs(network, metadata.example_shape))
         stored, tied = _without_ties(described.tensors)
@@ -211,6 +212,17 @@ def _content(
     if packed is None:
         return pack(DENSE, description, stored), note
     return pack(CLUSTERS, {}, {PACKED: packed}), note
+
+
+def _check_is_for_files(network: nn.Module) -> None:
+    """Raise ArtefactError for modules of this machine: they name, as `save_instead`, the part that is for files."""
+    for module in network.modules():
+        instead = getattr(module, "save_instead", None)
+        if isinstance(instead, str):
+            raise ArtefactError(
+                f"a {type(module).__name__} is of this machine and no file can hold it; save its .{instead} instead, "
+                f"as in bayesprune.save(path, compiled.{instead}), and compile what load gives"
+            )
 
 
 def load(

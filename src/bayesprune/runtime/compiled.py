@@ -82,6 +82,8 @@ class Compiled(nn.Module):
     among the ways on a GPU.
     """
 
+    save_instead = "network"  # see artefact.save
+
     def __init__(
         self,
         network: nn.Module,
