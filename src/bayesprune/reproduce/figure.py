@@ -40,7 +40,7 @@ STYLES: Final[dict[str, tuple[str, str]]] = {
     "magnitude": ("#7F7F7F", "v"),
     "l1": ("#B8A000", "P"),
     "group-norm": ("#E69F00", "h"),
-    GROUP_NORM_SMALL: ("#E69F00", "H"),
+    GROUP_NORM_SMALL: ("#E69F00", "s"),
     GROUP_NORM_DISTILLED: ("#E69F00", "<"),
 }
 UNPRUNED_LINES: Final[dict[str | None, Any]] = {"best": "--", "paper": "-.", None: ":"}  # None: printed in the paper
