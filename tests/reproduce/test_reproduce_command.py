@@ -351,7 +351,7 @@ def test_merging_a_row_that_comes_meanwhile(tmp_path, monkeypatch):
         (("--row", "lenet6"), "'lenet6' is not one of lenet5, alexnet"),
         ((*QUICK, "--methods", "snap"), "unknown method 'snap'; choose from unpruned, ours"),
         ((*QUICK, "--methods", "ours-paper-prior"), "no method of ours-paper-prior is part of the protocol best"),
-        ((*QUICK, "--protocols", "worst"), "unknown protocol 'worst'; choose from best, paper"),
+        ((*QUICK, "--protocols", "worst"), "unknown protocol 'worst'; choose from best, long, paper"),
         ((*QUICK, "--methods", "ours-distilled"), "no method of ours-distilled is part of the row digits"),
         ((*QUICK, "--seeds", "a"), "'a' is not a list of whole numbers"),
         ((*QUICK, "--epochs-scale", "2"), "epochs_scale must be above 0 and at most 1, got 2.0"),

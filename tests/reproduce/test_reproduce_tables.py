@@ -34,20 +34,23 @@ def every_job(row, **options):
 @pytest.mark.parametrize("row", ROWS)
 def test_there_is_a_job_for_every_method_protocol_and_seed(row):
     names = {(job.method, job.protocol, job.seed) for job in every_job(row)}
-    expected = set(itertools.product(METHODS, PROTOCOLS, (0, 1)))
+    expected = set(itertools.product(METHODS, ("best", "paper"), (0, 1)))
     expected -= {(m, p, s) for m, p in (("ours-paper-prior", "best"), ("ours-macs", "paper")) for s in (0, 1)}
     taught = {one for one in expected if one[0].endswith("-distilled")}
     with_teacher = {one for one in taught if one[1] == "best"} if row == "vgg11" else set()
     small = {one for one in expected if one[0] == "group-norm-small"}
     fewer_macs = {one for one in small if one[1] == "best"} if row == "lenet5" else set()
-    assert names == expected - taught - small | with_teacher | fewer_macs
+    longer = {"unpruned", "ours-distilled", "group-norm-distilled"} if row == "vgg11" else set()
+    long = set(itertools.product(longer, ("long",), (0, 1)))
+    assert names == expected - taught - small | with_teacher | fewer_macs | long
     assert all(job.settings.seed == job.seed for job in every_job(row))
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_all_methods_get_the_same_epochs_and_validation_split(row):
     for job in every_job(row):
-        (ours,) = jobs(ROWS[row], ["ours"], [job.protocol], [0], CONFIGS)
+        leader = "ours-distilled" if job.protocol == "long" else "ours"
+        (ours,) = jobs(ROWS[row], [leader], [job.protocol], [0], CONFIGS)
         missing = ours.settings.finetune_epochs if (job.method, job.protocol) == ("snip", "paper") else 0
         assert job.epochs == ours.epochs - missing
         assert job.settings.validation == ours.settings.validation
@@ -83,6 +86,27 @@ def test_a_distilled_baseline_is_the_baseline_with_a_teacher():
     assert taught.name == "group-norm-distilled-best-1"
     for ours in (found["ours-distilled"].settings, found["ours-macs-distilled"].settings):
         assert (ours.distil, ours.distil_from) == (0.7, "finetune")
+
+
+def test_long_is_best_with_twice_the_epochs():
+    found = {(job.method, job.protocol): job for job in every_job("vgg11") if job.seed == 1}
+    methods = [method for method, protocol in found if protocol == "long"]
+    assert methods == ["unpruned", "ours-distilled", "group-norm-distilled"]
+    for method in methods:
+        short, long = found[method, "best"].settings, found[method, "long"].settings
+        assert [getattr(long, phase) for phase in PHASES] == [2 * getattr(short, phase) for phase in PHASES]
+        same = {phase: getattr(short, phase) for phase in PHASES}
+        if method == "ours-distilled":
+            same["weight_strength"] = short.weight_strength
+        assert replace(long, **same) == short
+    assert found["ours-distilled", "long"].name == "ours-distilled-long-1"
+
+
+def test_a_row_without_a_file_for_it_has_no_long_jobs():
+    with pytest.raises(SettingsError, match=r"row lenet5 under long: it has no file"):
+        jobs(ROWS["lenet5"], METHODS, ["long"], [0], CONFIGS)
+    with pytest.raises(SettingsError, match=r"no method of snip is part of the protocol long"):
+        jobs(ROWS["vgg11"], ["snip"], ["long"], [0], CONFIGS)
 
 
 def test_group_norm_is_asked_for_the_macs_of_ours_macs_where_those_are_fewer():

@@ -102,7 +102,7 @@ def _group() -> None:
 def table2(
     row: Annotated[str, typer.Option(help=f"One of {', '.join(ROWS)}; digits is to try the command out.")],
     methods: Annotated[str, typer.Option(help="Names with commas between.")] = ",".join(METHODS),
-    protocols: Annotated[str, typer.Option(help="best, paper, or both.")] = ",".join(PROTOCOLS),
+    protocols: Annotated[str, typer.Option(help="Of best, long (VGG-11 alone), paper.")] = ",".join(PROTOCOLS),
     seeds: Seeds = "0,1,2",
     data_dir: DataDir = None,
     device: Device = "auto",

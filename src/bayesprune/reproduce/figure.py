@@ -43,8 +43,10 @@ STYLES: Final[dict[str, tuple[str, str]]] = {
     GROUP_NORM_SMALL: ("#E69F00", "s"),
     GROUP_NORM_DISTILLED: ("#E69F00", "<"),
 }
-UNPRUNED_LINES: Final[dict[str | None, Any]] = {"best": "--", "paper": "-.", None: ":"}  # None: printed in the paper
-SIZES: Final = {"best": 11.0, "paper": 7.0}
+# None: printed in the paper.
+UNPRUNED_LINES: Final[dict[str | None, Any]] = {"best": "--", "long": (0, (8, 3)), "paper": "-.", None: ":"}
+SIZES: Final = {"best": 11.0, "long": 11.0, "paper": 7.0}
+EDGES: Final = {"best": "white", "long": "black", "paper": "white"}
 LARGER: Final = {"*": 1.35}  # stars look smaller than they are
 FACE: Final = "white"
 DEEPEST: Final = 15.0  # points below the best that are shown: one method that fails must not flatten the others
@@ -80,11 +82,14 @@ def draw(row: Row, rows: Iterable[Mapping[str, Any]], path: Path, *, epochs_scal
     handles += [
         Line2D([], [], color=STYLES[m][0], marker=STYLES[m][1], linestyle="", label=m) for m in shown if m != UNPRUNED
     ]
-    for label, size, face in (
+    filled = [
         ("filled, large: protocol best", SIZES["best"], "black"),
         ("filled, small: protocol paper", SIZES["paper"], "black"),
         ("hollow: printed in the paper", SIZES["best"], FACE),
-    ):
+    ]
+    if any(group.protocol == "long" for group in found):
+        filled.insert(1, ("filled, with a black edge: protocol long", SIZES["long"], "grey"))
+    for label, size, face in filled:
         style = {"marker": "o", "linestyle": "", "markeredgecolor": "black", "markerfacecolor": face}
         handles.append(Line2D([], [], label=label, markersize=size, **style))  # type: ignore[arg-type]
     figure.legend(handles=handles, loc="outside right upper", frameon=False)
@@ -124,8 +129,8 @@ def _our_point(axes: "Axes", axis: Axis, group: MethodGroup) -> None:
         color=colour,
         marker=marker,
         markersize=SIZES[group.protocol] * LARGER.get(marker, 1),
-        markeredgecolor="white",
-        markeredgewidth=0.6,
+        markeredgecolor=EDGES[group.protocol],
+        markeredgewidth=0.6 if EDGES[group.protocol] == FACE else 1.5,
         elinewidth=1,
         linestyle="",
         zorder=3,

@@ -40,6 +40,10 @@ PROTOCOL_NOTES = {
         "  With `-distilled` the unpruned network is a teacher in fine-tuning (70 % of the loss);"
         " its epochs count, so ours then warms up for longer and prunes for less."
     ),
+    "long": (
+        "As `best`, with twice the epochs for all, and a teacher in fine-tuning for the pruned ones: what more training"
+        " is worth to ours, to the strongest baseline at equal MACs, and to the unpruned network."
+    ),
     "paper": (
         "What the paper gives: learning rate 0.01, batches of 64 (LeNet-5) or 128, fine-tuning for 15 (LeNet-5) or 30"
         " epochs, none for SNIP.  What it leaves open is our choice: the optimiser (SGD with momentum; for `ours` that"

@@ -4,15 +4,15 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from bayesprune import baselines
-from bayesprune.baselines import BaselineSettings, recipe
-from bayesprune.baselines.recipes import Protocol
+from bayesprune.baselines import BaselineSettings, recipe, recipes
 from bayesprune.reproduce.jobs import PHASES, Job, Row, check_known, read_values, scaled, total_epochs
 from bayesprune.turbo import PRESETS, Settings, SettingsError
 
-PROTOCOLS: Final[tuple[Protocol, ...]] = ("best", "paper")
+Protocol = Literal["best", "long", "paper"]
+PROTOCOLS: Final[tuple[Protocol, ...]] = ("best", "long", "paper")
 UNPRUNED, OURS, OURS_MACS, PAPER_PRIOR = "unpruned", "ours", "ours-macs", "ours-paper-prior"
 OURS_DISTILLED, OURS_MACS_DISTILLED = "ours-distilled", "ours-macs-distilled"
 GROUP_NORM_DISTILLED, GROUP_NORM_SMALL = "group-norm-distilled", "group-norm-small"
@@ -23,15 +23,18 @@ METHODS: Final[tuple[str, ...]] = (
 # Where single weights hardly matter, to be compared with methods that remove units only; group norm with as few MACs as
 # that, where `ours` has more; Algorithm 1 to the letter; and what fine-tuning gains from the unpruned network as a
 # teacher, for ours and for another method, on the rows that have the files ROW-ours-distilled-best.yaml and
-# ROW-ours-macs-distilled-best.yaml.
-ONLY_UNDER: Final[dict[str, Protocol]] = {
-    OURS_MACS: "best",
-    PAPER_PRIOR: "paper",
-    OURS_DISTILLED: "best",
-    OURS_MACS_DISTILLED: "best",
-    GROUP_NORM_SMALL: "best",
-    GROUP_NORM_DISTILLED: "best",
+# ROW-ours-macs-distilled-best.yaml.  `long` is `best` with more epochs, on the rows that have a file for it.
+UNDER: Final[dict[str, tuple[Protocol, ...]]] = {
+    UNPRUNED: PROTOCOLS,
+    OURS_MACS: ("best",),
+    PAPER_PRIOR: ("paper",),
+    OURS_DISTILLED: ("best", "long"),
+    OURS_MACS_DISTILLED: ("best",),
+    GROUP_NORM_SMALL: ("best",),
+    GROUP_NORM_DISTILLED: ("best", "long"),
 }
+LEADERS: Final[dict[Protocol, str]] = {"best": OURS, "long": OURS_DISTILLED, "paper": OURS}  # all get their epochs
+RECIPES: Final[dict[Protocol, recipes.Protocol]] = {"best": "best", "long": "best", "paper": "paper"}
 DISTILLED: Final = (OURS_DISTILLED, OURS_MACS_DISTILLED, GROUP_NORM_DISTILLED)
 WITH_A_FILE: Final = (OURS_MACS, OURS_DISTILLED, OURS_MACS_DISTILLED)
 BASELINE_OF: Final = {GROUP_NORM_SMALL: "group-norm", GROUP_NORM_DISTILLED: "group-norm"}
@@ -69,22 +72,23 @@ def jobs(
     """All jobs, those of the first seed first, so that a whole table is there early.
 
     configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods get, ROW-ours-macs-best.yaml and, for rows
-    where distillation is looked at, ROW-ours-distilled-best.yaml and ROW-ours-macs-distilled-best.yaml.
+    where distillation is looked at, ROW-ours-distilled-best.yaml, ROW-ours-macs-distilled-best.yaml and, for those
+    that are trained for longer as well, ROW-ours-distilled-long.yaml.
     """
     check_known("method", methods, METHODS)
     check_known("protocol", protocols, PROTOCOLS)
-    if not any(ONLY_UNDER.get(method, protocol) == protocol for method in methods for protocol in protocols):
+    if not any(is_under(method, protocol) for method in methods for protocol in protocols):
         raise SettingsError(
             f"no method of {', '.join(methods) or 'none'} is part of the protocol {', '.join(protocols) or 'none'}; "
             f"there are {', '.join(METHODS)}, of which {_only_under()}"
         )
     found: list[MethodJob] = []
-    chosen = [one for one in PROTOCOLS if one in protocols]
-    ours = {protocol: read_ours(row, protocol, configs) for protocol in chosen}
+    chosen = [one for one in PROTOCOLS if one in protocols and (one != "long" or _is_long(row, configs))]
+    ours = {protocol: read_ours(row, protocol, configs, LEADERS[protocol]) for protocol in chosen}
     for seed in seeds:
         for protocol in chosen:
             for method in (one for one in METHODS if one in methods):
-                if ONLY_UNDER.get(method, protocol) != protocol or not is_part(method, row, configs):
+                if not is_under(method, protocol) or not is_part(method, row, configs):
                     continue
                 if method in WITH_A_FILE:
                     settings: Settings | BaselineSettings = read_ours(row, protocol, configs, method)
@@ -95,7 +99,10 @@ def jobs(
                     settings = scaled(settings, epochs_scale)
                 found.append(MethodJob(row, method, seed, settings, epochs_scale, protocol=protocol))
     if not found:
-        raise SettingsError(f"no method of {', '.join(methods)} is part of the row {row.name}: it has no file for them")
+        raise SettingsError(
+            f"no method of {', '.join(methods)} is part of the row {row.name} under {', '.join(protocols)}: it has no "
+            "file for them"
+        )
     return found
 
 
@@ -104,12 +111,21 @@ def read_ours(row: Row, protocol: str, configs: Path, method: str = OURS) -> Set
     return Settings.from_dict(read_values(_file(row, protocol, configs, method), row))
 
 
+def is_under(method: str, protocol: str) -> bool:
+    """Whether a protocol has a method."""
+    return protocol in UNDER.get(method, ("best", "paper"))
+
+
 def is_part(method: str, row: Row, configs: Path) -> bool:
     """Whether a method is part of a row; those with a teacher are where ours with one has a file."""
     if method == GROUP_NORM_SMALL:
         return row.keep_macs_small is not None
     ours = method if method in WITH_A_FILE else OURS_DISTILLED
-    return method not in DISTILLED or _file(row, ONLY_UNDER[ours], configs, ours).exists()
+    return method not in DISTILLED or _file(row, "best", configs, ours).exists()
+
+
+def _is_long(row: Row, configs: Path) -> bool:
+    return _file(row, "long", configs, LEADERS["long"]).exists()
 
 
 def _file(row: Row, protocol: str, configs: Path, method: str) -> Path:
@@ -125,7 +141,7 @@ def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Se
     if method == UNPRUNED:
         total = total_epochs(ours)
         return dataclasses.replace(
-            recipe(UNPRUNED, protocol, row.model),
+            recipe(UNPRUNED, RECIPES[protocol], row.model),
             warmup_epochs=total,
             prune_epochs=0,
             finetune_epochs=0,
@@ -134,7 +150,7 @@ def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Se
     values: dict[str, Any] = {"validation": ours.validation} | (TEACHER if method in DISTILLED else {})
     keep_macs = row.keep_macs_small if method == GROUP_NORM_SMALL else row.keep_macs
     method = BASELINE_OF.get(method, method)
-    settings = recipe(method, protocol, row.model)
+    settings = recipe(method, RECIPES[protocol], row.model)
     if method == "magnitude":
         values["target_nonzero"] = row.keep_nonzero
     if method == "group-norm":
@@ -144,7 +160,7 @@ def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Se
 
 
 def _only_under() -> str:
-    return " and ".join(f"{method} is of {protocol} only" for method, protocol in ONLY_UNDER.items())
+    return " and ".join(f"{method} is of {' and '.join(mine)} only" for method, mine in UNDER.items())
 
 
 def _phases(settings: BaselineSettings, method: str, protocol: Protocol, ours: Settings) -> list[int]:

@@ -10,11 +10,11 @@ from torch import nn
 
 from bayesprune import artefact
 from bayesprune.reproduce.jobs import check_known
-from bayesprune.reproduce.methods import METHODS, ONLY_UNDER, UNPRUNED
+from bayesprune.reproduce.methods import METHODS, UNPRUNED, is_under
 from bayesprune.reproduce.row_files import FAILED, NETWORK, NO_NETWORK, RowFiles
 
 PROTOCOL: Final = "best"
-CHOICES: Final = tuple(method for method in METHODS if ONLY_UNDER.get(method, PROTOCOL) == PROTOCOL)
+CHOICES: Final = tuple(method for method in METHODS if is_under(method, PROTOCOL))
 
 
 @dataclass(frozen=True)
