@@ -97,8 +97,8 @@ KL: Final[dict[str, dict[str, Values]]] = {
 #   at half of .01 fine-tuning with SGD costs LeNet-5's groups 10 points.  Of .1 and .03 by validation accuracy.
 #   AlexNet-small's polarization ends at 10 % with .1, and gains with .002.
 # - Decay under Adam, or SGD: by validation accuracy of seed 0 (docs/log.md).
-# - largest_cut of group-norm: of .7 and 1 by validation accuracy, three seeds; one on VGG-11, where they are level under
-#   `best`, and on AlexNet-small under the paper's protocol.
+# - largest_cut of group-norm: of .7 and 1 by validation accuracy, three seeds; one on VGG-11, where they are level
+#   under `best`, and on AlexNet-small under the paper's protocol.
 ON: Final[dict[str, dict[str, dict[str, Values]]]] = {
     "paper": {
         "variational-dropout": {
