@@ -153,6 +153,22 @@ def test_ways_take_turns_until_they_cannot_win(monkeypatch):
     assert found == pytest.approx({"slow": 0.03, "good": 0.008, "same": 0.008})
 
 
+def test_a_slow_start_does_not_choose(monkeypatch):
+    now, runs = [0.0], {"steady": 0, "late": 0}
+    monkeypatch.setattr(compiled, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def way(name, first, then):
+        def run(_):
+            runs[name] += 1
+            now[0] += first if runs[name] <= 12 else then
+
+        return run
+
+    ways = {"steady": way("steady", 100e-6, 100e-6), "late": way("late", 400e-6, 50e-6)}
+    found = compiled._seconds(ways, torch.zeros(1))
+    assert found == pytest.approx({"steady": 100e-6, "late": 50e-6})
+
+
 def test_one_lucky_run_does_not_choose():
     lucky, steady = [1.0, *[3.0] * 11], [2.0] * 12
     assert compiled.lower_quartile(lucky) > compiled.lower_quartile(steady)
