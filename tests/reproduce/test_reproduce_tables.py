@@ -105,8 +105,15 @@ def test_long_is_best_with_twice_the_epochs():
 def test_a_row_without_a_file_for_it_has_no_long_jobs():
     with pytest.raises(SettingsError, match=r"row lenet5 under long: it has no file"):
         jobs(ROWS["lenet5"], METHODS, ["long"], [0], CONFIGS)
-    with pytest.raises(SettingsError, match=r"no method of snip is part of the protocol long"):
+    with pytest.raises(SettingsError, match=r"no method of snip is part of the protocol long; .*; under long: un"):
         jobs(ROWS["vgg11"], ["snip"], ["long"], [0], CONFIGS)
+
+
+def test_long_needs_only_its_own_file(tmp_path):
+    name = "vgg11-ours-distilled-long.yaml"
+    (tmp_path / name).write_text((CONFIGS / name).read_text())
+    found = jobs(ROWS["vgg11"], METHODS, ["long"], [0], tmp_path)
+    assert [job.method for job in found] == ["unpruned", "ours-distilled", "group-norm-distilled"]
 
 
 def test_group_norm_is_asked_for_the_macs_of_ours_macs_where_those_are_fewer():

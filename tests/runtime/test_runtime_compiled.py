@@ -153,8 +153,9 @@ def test_ways_take_turns_until_they_cannot_win(monkeypatch):
     assert found == pytest.approx({"slow": 0.03, "good": 0.008, "same": 0.008})
 
 
-def test_a_slow_start_does_not_choose(monkeypatch):
-    now, runs = [0.0], {"steady": 0, "late": 0}
+@pytest.mark.parametrize("other", [100e-6, 20e-3])
+def test_a_slow_start_does_not_choose(monkeypatch, other):
+    now, runs = [0.0], {"steady": 0, "late": 0, "other": 0}
     monkeypatch.setattr(compiled, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def way(name, first, then):
@@ -164,9 +165,13 @@ def test_a_slow_start_does_not_choose(monkeypatch):
 
         return run
 
-    ways = {"steady": way("steady", 100e-6, 100e-6), "late": way("late", 400e-6, 50e-6)}
+    ways = {
+        "steady": way("steady", 100e-6, 100e-6),
+        "late": way("late", 400e-6, 50e-6),
+        "other": way("other", other, other),
+    }
     found = compiled._seconds(ways, torch.zeros(1))
-    assert found == pytest.approx({"steady": 100e-6, "late": 50e-6})
+    assert found == pytest.approx({"steady": 100e-6, "late": 50e-6, "other": other})
 
 
 def test_one_lucky_run_does_not_choose():

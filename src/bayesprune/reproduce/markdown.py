@@ -42,7 +42,8 @@ PROTOCOL_NOTES = {
     ),
     "long": (
         "As `best`, with twice the epochs for all, and a teacher in fine-tuning for the pruned ones: what more training"
-        " is worth to ours, to the strongest baseline at equal MACs, and to the unpruned network."
+        " is worth to ours, to the strongest baseline at equal MACs, and to the unpruned network.  The prior of ours on"
+        " single weights is a little stronger, for its size."
     ),
     "paper": (
         "What the paper gives: learning rate 0.01, batches of 64 (LeNet-5) or 128, fine-tuning for 15 (LeNet-5) or 30"

@@ -71,16 +71,16 @@ def jobs(
 ) -> list[MethodJob]:
     """All jobs, those of the first seed first, so that a whole table is there early.
 
-    configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods get, ROW-ours-macs-best.yaml and, for rows
-    where distillation is looked at, ROW-ours-distilled-best.yaml, ROW-ours-macs-distilled-best.yaml and, for those
-    that are trained for longer as well, ROW-ours-distilled-long.yaml.
+    configs: the folder with ROW-ours-PROTOCOL.yaml, whose epochs all methods of that protocol get, and
+    ROW-ours-macs-best.yaml.  Rows where distillation is looked at have ROW-ours-distilled-best.yaml and
+    ROW-ours-macs-distilled-best.yaml, those that are trained for longer as well ROW-ours-distilled-long.yaml.
     """
     check_known("method", methods, METHODS)
     check_known("protocol", protocols, PROTOCOLS)
     if not any(is_under(method, protocol) for method in methods for protocol in protocols):
         raise SettingsError(
             f"no method of {', '.join(methods) or 'none'} is part of the protocol {', '.join(protocols) or 'none'}; "
-            f"there are {', '.join(METHODS)}, of which {_only_under()}"
+            f"there are {_by_protocol()}"
         )
     found: list[MethodJob] = []
     chosen = [one for one in PROTOCOLS if one in protocols and (one != "long" or _is_long(row, configs))]
@@ -88,7 +88,7 @@ def jobs(
     for seed in seeds:
         for protocol in chosen:
             for method in (one for one in METHODS if one in methods):
-                if not is_under(method, protocol) or not is_part(method, row, configs):
+                if not is_under(method, protocol) or not is_part(method, protocol, row, configs):
                     continue
                 if method in WITH_A_FILE:
                     settings: Settings | BaselineSettings = read_ours(row, protocol, configs, method)
@@ -116,12 +116,12 @@ def is_under(method: str, protocol: str) -> bool:
     return protocol in UNDER.get(method, ("best", "paper"))
 
 
-def is_part(method: str, row: Row, configs: Path) -> bool:
+def is_part(method: str, protocol: str, row: Row, configs: Path) -> bool:
     """Whether a method is part of a row; those with a teacher are where ours with one has a file."""
     if method == GROUP_NORM_SMALL:
         return row.keep_macs_small is not None
     ours = method if method in WITH_A_FILE else OURS_DISTILLED
-    return method not in DISTILLED or _file(row, "best", configs, ours).exists()
+    return method not in DISTILLED or _file(row, protocol, configs, ours).exists()
 
 
 def _is_long(row: Row, configs: Path) -> bool:
@@ -159,8 +159,8 @@ def settings_of(row: Row, method: str, protocol: Protocol, ours: Settings) -> Se
     return dataclasses.replace(settings, **values)
 
 
-def _only_under() -> str:
-    return " and ".join(f"{method} is of {' and '.join(mine)} only" for method, mine in UNDER.items())
+def _by_protocol() -> str:
+    return "; ".join(f"under {one}: {', '.join(m for m in METHODS if is_under(m, one))}" for one in PROTOCOLS)
 
 
 def _phases(settings: BaselineSettings, method: str, protocol: Protocol, ours: Settings) -> list[int]:

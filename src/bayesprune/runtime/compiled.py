@@ -35,7 +35,7 @@ GRAPHS, EAGER = 0, -1  # in place of the number of threads, on a GPU
 SECONDS = 0.05  # of measurement for each way
 FEWEST_TURNS = 3
 HOPELESS = 1.5  # times as slow as the fastest
-SETTLED = 0.005  # of measurement for each way before one is hopeless: first runs may be slow for other reasons
+SETTLED = 0.005  # seconds that a way has had before it is hopeless: its first runs may be slow for other reasons
 SHORT = 0.005  # seconds of a run that feels what another way has left in the caches
 # Another way than torch has to be this much faster: noise must not choose.
 MARGIN = 0.97
@@ -492,9 +492,10 @@ def _seconds(ways: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor) -> dict[
             _wait(x)
             times[name].append(time.perf_counter() - started)
         turns += 1
-        if turns >= FEWEST_TURNS and time.perf_counter() - begun >= SETTLED * len(ways):
+        if turns >= FEWEST_TURNS:
             shortest = {name: min(times[name]) for name in running}
-            running = [name for name in running if shortest[name] <= HOPELESS * min(shortest.values())]
+            bound = HOPELESS * min(shortest.values())
+            running = [name for name in running if shortest[name] <= bound or sum(times[name]) < SETTLED]
             if len(running) == 1:
                 break
     return {name: lower_quartile(taken) for name, taken in times.items()}
