@@ -213,17 +213,17 @@ def retune(name, **settings):
 def test_a_stale_row_is_named_left_out_and_computed_again(table2, finished, monkeypatch):
     fresh = json.loads((FOLDER / "magnitude-best-0.json").read_text())
     retune("magnitude-best-0", learning_rate=0.5)
-    why = "magnitude-best-0: stale (learning_rate 0.5 instead of 0.003)"
+    why = "magnitude-best-0: stale (learning_rate 0.5 instead of 0.006)"
     assert f"runs      3 epochs  {why}" in table2(*ALL, "--list")[1]
     assert f"stays     3 epochs  {why}" in table2(*ALL, "--list", "--keep-stale")[1]
 
     code, out, _ = table2(*QUICK, "--methods", "ours", "--merge")  # also rows of methods that are not asked for
     assert code == 0
-    assert "left out, stale: magnitude-best-0 (learning_rate 0.5 instead of 0.003)" in out
+    assert "left out, stale: magnitude-best-0 (learning_rate 0.5 instead of 0.006)" in out
     assert {row["method"] for row in json.loads(Path("out/digits-trial-0.02.json").read_text())} == {"ours", "unpruned"}
 
     code, out, _ = table2(*ALL, "--merge", "--keep-stale")
-    assert "kept though stale: magnitude-best-0 (learning_rate 0.5 instead of 0.003)" in out
+    assert "kept though stale: magnitude-best-0 (learning_rate 0.5 instead of 0.006)" in out
     assert "`magnitude` with seed 0: stale" in Path("out/digits-trial-0.02.md").read_text()
 
     ran = []
