@@ -174,6 +174,20 @@ def test_a_slow_start_does_not_choose(monkeypatch, other):
     assert found == pytest.approx({"steady": 100e-6, "late": 50e-6, "other": other})
 
 
+def test_close_ways_are_looked_at_again(monkeypatch):
+    looks = iter([{"disturbed": 1.1, "good": 1.05, "slow": 2.0}, {"disturbed": 0.9, "good": 1.06}])
+    asked = []
+
+    def seconds(ways, _):
+        asked.append(list(ways))
+        return next(looks)
+
+    monkeypatch.setattr(compiled, "_seconds", seconds)
+    ways = dict.fromkeys(["disturbed", "good", "slow"], torch.relu)
+    assert compiled._seconds_twice(ways, torch.zeros(1)) == {"disturbed": 0.9, "good": 1.05, "slow": 2.0}
+    assert asked == [["disturbed", "good", "slow"], ["disturbed", "good"]]
+
+
 def test_one_lucky_run_does_not_choose():
     lucky, steady = [1.0, *[3.0] * 11], [2.0] * 12
     assert compiled.lower_quartile(lucky) > compiled.lower_quartile(steady)
