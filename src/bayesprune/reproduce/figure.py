@@ -46,9 +46,9 @@ STYLES: Final[dict[str, tuple[str, str]]] = {
 # None: printed in the paper.
 UNPRUNED_LINES: Final[dict[str | None, Any]] = {"best": "--", "long": (0, (8, 3)), "paper": "-.", None: ":"}
 SIZES: Final = {"best": 11.0, "long": 11.0, "paper": 7.0}
-EDGES: Final = {"best": "white", "long": "black", "paper": "white"}
-LARGER: Final = {"*": 1.35}  # stars look smaller than they are
 FACE: Final = "white"
+EDGES: Final = {"best": (FACE, 0.6), "long": ("black", 1.5), "paper": (FACE, 0.6)}  # colour and width
+LARGER: Final = {"*": 1.35}  # stars look smaller than they are
 DEEPEST: Final = 15.0  # points below the best that are shown: one method that fails must not flatten the others
 
 
@@ -118,6 +118,7 @@ def _our_point(axes: "Axes", axis: Axis, group: MethodGroup) -> None:
     if x is None or y is None:
         return
     colour, marker = STYLES[group.method]
+    edge, width = EDGES[group.protocol]
     if group.method == UNPRUNED:
         _level(axes, y.mean, group.protocol)
         return
@@ -129,8 +130,8 @@ def _our_point(axes: "Axes", axis: Axis, group: MethodGroup) -> None:
         color=colour,
         marker=marker,
         markersize=SIZES[group.protocol] * LARGER.get(marker, 1),
-        markeredgecolor=EDGES[group.protocol],
-        markeredgewidth=0.6 if EDGES[group.protocol] == FACE else 1.5,
+        markeredgecolor=edge,
+        markeredgewidth=width,
         elinewidth=1,
         linestyle="",
         zorder=3,
